@@ -1,0 +1,105 @@
+# `make` lists what there is. Every target sets up what it needs, once.
+
+PYTHON  ?= $(shell command -v python3.11 || echo python3)
+PROFILE ?= mini
+VENV    := .venv
+BIN     := $(VENV)/bin
+
+# Stamps named by content: a fresh clone's file times say nothing.
+digest  = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
+PINS    := $(VENV)/.pins-$(call digest,requirements.txt)
+SOURCES := setup.py pyproject.toml dpp/toolchain.py $(shell find csrc -type f | LC_ALL=C sort)
+FLAGS   := $(shell echo "$${CXX-} $${FORCE_CUDA-} $${CUDA_HOME-} $${TORCH_CUDA_ARCH_LIST-} \
+             $${DPP_SANITIZE-} $$(command -v $${CXX:-c++})" | sha256sum | cut -c1-8)
+BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
+
+.PHONY: help setup reproduce test test-slow lint format unit sanitize cuda \
+        notebooks lab bench doctor lock clean
+
+help:
+	@echo "make reproduce   run the notebooks: PROFILE=smoke|mini|paper ONLY=names SET=\"name=value\""
+	@echo "make test        lint, unit tests and notebook checks"
+	@echo "make test-slow   the tests that take minutes"
+	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
+	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
+	@echo "make lab         open the notebooks in JupyterLab"
+	@echo "make bench       measure the operator against its yardsticks"
+	@echo "make doctor      what works on this machine, and what to do about what does not"
+	@echo "make lint        ruff and clang-format;  make format mends what it can"
+	@echo "make setup       only the environment in $(VENV) and the extension"
+	@echo "make lock        resolve the pins of pyproject.toml anew into requirements.txt"
+	@echo "make clean       remove $(VENV), the extension and all caches"
+
+setup: $(BUILT)
+
+$(PINS): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "dpp needs Python 3.11: found $$($(PYTHON) --version 2>&1); set PYTHON=..."; exit 1; }
+	@echo "installing the pins into $(VENV): some gigabytes, some minutes, once"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(BUILT): $(PINS) $(SOURCES)
+	@echo "building the operator"
+	@rm -f $(VENV)/.built-*
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+	  --no-deps --editable .
+	@$(BIN)/python -m dpp doctor operator
+	@touch $@
+
+reproduce: $(BUILT)
+	@$(BIN)/python -m dpp reproduce --profile "$(PROFILE)" $(foreach name,$(ONLY),--only "$(name)") \
+	  $(foreach pair,$(SET),--set "$(pair)")
+
+test: lint unit notebooks
+
+lint: $(BUILT)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "run: make format"; exit 1; }
+	@$(BIN)/clang-format --dry-run --Werror $$(git ls-files -co --exclude-standard \
+	  '*.h' '*.cpp' '*.cu' '*.cuh')
+
+format: $(BUILT)
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/clang-format -i $$(git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
+
+unit: $(BUILT)
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(BUILT)
+	@$(BIN)/python -m pytest -m slow
+
+sanitize: $(BUILT)
+	@DPP_FUZZ=10000 $(BIN)/python -m pytest tests/test_sanitizers.py
+
+cuda: $(BUILT)
+	@$(BIN)/python -m pytest -m "slow or not slow" tests/test_cuda.py
+
+notebooks: $(BUILT)
+	@$(BIN)/python -m pytest --nbval notebooks
+
+lab: $(BUILT)
+	@$(BIN)/jupyter lab --notebook-dir=notebooks
+
+bench: $(BUILT)
+	@$(BIN)/python benchmarks/operator.py $(BENCH)
+
+doctor: $(BUILT)
+	@$(BIN)/python -m dpp doctor
+
+# The markers keep the CUDA libraries, which torch asks for on Linux alone, off other systems.
+lock:
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock
+	@$(PYTHON) -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	  print(*p["dependencies"], *p["optional-dependencies"]["dev"], sep="\n")' > build/direct.txt
+	@build/lock/bin/pip install --quiet -r build/direct.txt
+	@{ echo "# Every package that is installed, exactly. Written by \`make lock\` from pyproject.toml."; \
+	  build/lock/bin/pip freeze --all --exclude pip | \
+	  sed -E '/^(nvidia|cuda|triton)/s/$$/ ; platform_system == "Linux"/'; } > requirements.txt
+	@rm -rf build/lock build/direct.txt
+
+clean:
+	rm -rf $(VENV) build *.egg-info dpp/_C.so dpp/_build.json .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf

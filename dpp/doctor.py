@@ -1,0 +1,165 @@
+"""What works on this machine, and what to do about what does not."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module, metadata
+
+from dpp import toolchain
+from dpp.errors import UserError
+from dpp.paths import ROOT, data_root
+
+OK, OPTIONAL, MISSING = "ok", "optional", "missing"
+GIGABYTE = 1024**3
+PACKAGES = ("jupyterlab", "ipywidgets", "papermill", "matplotlib", "pandas")
+# A data set is there if this file is, under the data root.
+DATA_MARKERS = {
+    "CUB-200-2011": "CUB_200_2011/images.txt",
+    "Stanford Dogs": "StanfordDogs/train_list.mat",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row of the doctor's table. `MISSING` means that something required is not there."""
+
+    name: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+def check_machine() -> Check:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIGABYTE
+    system = f"{platform.system()} {platform.machine()}"
+    return Check("machine", OK, f"{system}, {os.cpu_count()} cores, {memory:.0f} GB of memory")
+
+
+def check_python() -> Check:
+    found = f"{platform.python_version()} at {sys.executable}"
+    tested = sys.version_info[:2] == (3, 11)
+    return Check("python", OK, found, "" if tested else "tested with Python 3.11")
+
+
+def check_package(name: str) -> Check:
+    """Imports a package for real: an installed one may still be broken."""
+    import_module(name)
+    found = metadata.version(name)
+    wanted = pinned_version(name)
+    if wanted and found.split("+")[0] != wanted:
+        return Check(name, OK, found, f"tested with {wanted}: make setup installs it")
+    return Check(name, OK, found)
+
+
+def pinned_version(name: str) -> str | None:
+    """The version that the installed `dpp` asks for, or None if it asks for none."""
+    try:
+        requirements = metadata.requires("dpp") or []
+    except metadata.PackageNotFoundError:
+        return None
+    pins = (line.partition(";")[0].strip().partition("==") for line in requirements)
+    return next((version for package, _, version in pins if package == name), None)
+
+
+def check_gpu() -> Check:
+    import torch
+
+    if torch.cuda.is_available():
+        return Check("gpu", OK, torch.cuda.get_device_name())
+    built = f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "CPU torch"
+    return Check("gpu", OPTIONAL, f"none visible ({built})", "the mini profile needs none")
+
+
+def check_compiler() -> Check:
+    version, reason = toolchain.compiler()
+    if version:
+        return Check("compiler", OK, version)
+    return Check("compiler", OPTIONAL, reason, "install g++ (Debian: apt install g++), make setup")
+
+
+def check_nvcc() -> Check:
+    home = toolchain.nvcc_home()
+    if home:
+        return Check("nvcc", OK, f"{toolchain.nvcc_version(home)} at {home}")
+    return Check("nvcc", OPTIONAL, "none", "for CUDA: pip install -e '.[cuda]'")
+
+
+def check_operator() -> Check:
+    """Runs the operator that would serve and compares it with the plain one."""
+    import torch
+
+    from dpp import ops, reference
+
+    generator = torch.Generator().manual_seed(0)
+    features = torch.rand(1, 5, 4, 4, generator=generator)
+    prototypes = torch.rand(2, 5, 3, 3, generator=generator)
+    offsets = torch.randn(1, 18, 4, 4, generator=generator)
+    scores, _ = ops.max_similarity(features, offsets, prototypes)
+    expected, _ = reference.max_similarity(features, offsets, prototypes)
+    torch.testing.assert_close(scores, expected)
+    served = ops.backend()
+    found = {"cpu": "C++ on the CPU"}.get(served, "plain PyTorch")
+    if ops.backend("cuda") == "cuda":
+        found += " and CUDA"
+    if served == "reference":
+        return Check("operator", OPTIONAL, f"{found}, {ops.why()}", "it works, slower")
+    return Check("operator", OK, f"{found}, {ops.why()}")
+
+
+def check_data(name: str) -> Check:
+    root, marker = data_root(), DATA_MARKERS[name]
+    if (root / marker).is_file():
+        return Check(name, OK, str((root / marker).parent))
+    return Check(name, OPTIONAL, f"no {marker} under {root}", "or set DPP_DATA to its folder")
+
+
+def check_disk() -> Check:
+    free = shutil.disk_usage(ROOT).free / GIGABYTE
+    advice = "CUB-200-2011 needs 3 GB, Stanford Dogs 2 GB" if free < 8 else ""
+    return Check("disk", OK if free > 1 else MISSING, f"{free:.0f} GB free at {ROOT}", advice)
+
+
+CHECKS = {
+    "machine": check_machine,
+    "python": check_python,
+    "torch": partial(check_package, "torch"),
+    "torchvision": partial(check_package, "torchvision"),
+    "gpu": check_gpu,
+    "compiler": check_compiler,
+    "nvcc": check_nvcc,
+    "operator": check_operator,
+    **{name: partial(check_package, name) for name in PACKAGES},
+    **{name: partial(check_data, name) for name in DATA_MARKERS},
+    "disk": check_disk,
+}
+
+
+def examine(names: Iterable[str] = CHECKS) -> list[Check]:
+    """Makes the named checks, by default all. One that raises is a row like any other."""
+    names = list(names)
+    if unknown := [name for name in names if name not in CHECKS]:
+        raise UserError(f"there is no check {unknown[0]!r}: choose from {', '.join(CHECKS)}")
+    checks = []
+    for name in names:
+        try:
+            checks.append(CHECKS[name]())
+        except Exception as error:  # a broken binary raises OSError, RuntimeError, ...
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            checks.append(Check(name, MISSING, said, "make clean, then make setup"))
+    return checks
+
+
+def as_text(checks: list[Check]) -> str:
+    """The table, in columns; advice on a line of its own under what it is about."""
+    names = max(len(check.name) for check in checks)
+    statuses = max(len(check.status) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.name:{names}}  {check.status:{statuses}}  {check.found}")
+        if check.advice:
+            lines.append(f"{'':{names + statuses + 4}}-> {check.advice}")
+    return "\n".join(lines)

@@ -1,0 +1,15 @@
+"""Where things are. Nothing else in the package builds a path from `__file__`."""
+
+import os
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent
+NOTEBOOKS = ROOT / "notebooks"
+RESULTS = ROOT / "results"
+BUILD_REPORT = PACKAGE / "_build.json"
+
+
+def data_root() -> Path:
+    """The folder that holds the data sets: `DPP_DATA`, or `data/` in the repository."""
+    return Path(os.environ.get("DPP_DATA") or ROOT / "data").expanduser()

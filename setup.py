@@ -2,8 +2,8 @@
 
 The CPU part is always built; the CUDA part when torch has CUDA and nvcc is found, and a GPU is
 visible or FORCE_CUDA=1. What was built, or why nothing was, is left in `dpp/_build.json`, which
-`python -m dpp doctor` reads. Environment: CXX, CUDA_HOME, FORCE_CUDA, TORCH_CUDA_ARCH_LIST, and
-DPP_SANITIZE=1 for a build with AddressSanitizer and UBSan.
+`python -m dpp doctor` reads. Environment: CXX, CUDA_HOME, FORCE_CUDA, TORCH_CUDA_ARCH_LIST, and,
+for developers, DPP_SANITIZE=1: AddressSanitizer, UBSan and warnings as errors.
 """
 
 import json
@@ -34,9 +34,9 @@ except ImportError:
 
     torch = None
 
-HOST_FLAGS = ["-O3", "-std=c++20", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
-WARNINGS = ["-Wall", "-Wextra", "-Werror"]
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1"]
+HOST_FLAGS = ["-O3", "-g0", "-std=c++20", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
+WARNINGS = ["-Wall", "-Wextra"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 # Without a GPU to ask: Turing and later, and what comes after through PTX.
 DEFAULT_ARCHITECTURES = "7.5;8.0;9.0+PTX"
 
@@ -62,11 +62,13 @@ def sources_in(folder: str, pattern: str) -> list[str]:
 def plan_extension(with_cuda: bool) -> Extension:
     """The sources and flags of `dpp/_C.so`."""
     sources = ["csrc/prototype_ops.cpp", *sources_in("csrc/cpu", "*.cpp")]
-    host = HOST_FLAGS + WARNINGS
+    # As system headers, torch's own are exempt from our warnings.
+    system = [f"-isystem{folder}" for folder in cpp_extension.include_paths()]
+    host = HOST_FLAGS + WARNINGS + system
     link = ["-fopenmp"]
     if os.environ.get("DPP_SANITIZE") == "1":
-        host = host + SANITIZERS + ["-DDPP_NO_TARGET_CLONES"]
-        link = link + SANITIZERS
+        host += SANITIZERS + ["-O1", "-g1", "-Werror", "-DDPP_NO_TARGET_CLONES"]
+        link += SANITIZERS
     if not with_cuda:
         return cpp_extension.CppExtension(
             "dpp._C", sources, include_dirs=["csrc"], extra_compile_args=host, extra_link_args=link
@@ -93,6 +95,8 @@ class BuildOperator(Build):
         super().finalize_options()
 
     def run(self) -> None:
+        # setuptools clears `inplace` while it builds
+        package = HERE / "dpp" if self.inplace else Path(self.build_lib) / "dpp"
         try:
             super().run()
         except (Exception, SystemExit) as error:
@@ -103,7 +107,7 @@ class BuildOperator(Build):
             self.extensions = []
         self.report["built"] = bool(self.extensions)
         self.report["cuda"] &= self.report["built"]
-        self.write_report()
+        self.write_report(package)
 
     def wanted(self) -> list[Extension]:
         if torch is None:
@@ -124,8 +128,7 @@ class BuildOperator(Build):
         }
         return [] if reason else [plan_extension(with_cuda=not without_cuda)]
 
-    def write_report(self) -> None:
-        package = HERE / "dpp" if self.inplace else Path(self.build_lib) / "dpp"
+    def write_report(self, package: Path) -> None:
         package.mkdir(parents=True, exist_ok=True)
         if not self.report["built"]:
             (package / "_C.so").unlink(missing_ok=True)

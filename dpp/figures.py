@@ -1,9 +1,16 @@
 """Arrays in, matplotlib out. Nothing here computes anything that is not about drawing."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from PIL import Image
+
+PICTURE_DPI = 80
 
 # Okabe and Ito's colours, which colour-blind people can tell apart, and a grey for the ninth part.
 PART_COLOURS = (
@@ -43,7 +50,115 @@ def draw_parts(axes: Axes, places: np.ndarray, centre: tuple[int, int]) -> None:
     """
     for (row, column), colour in zip(places, PART_COLOURS, strict=False):
         axes.plot([centre[1], column], [centre[0], row], color="0.35", linewidth=1, zorder=2)
-        for width, edge in ((5, "white"), (2.5, colour)):
+        for width, edge in ((4, "black"), (2, colour)):
             corner = (column - 0.5, row - 0.5)
             axes.add_patch(Rectangle(corner, 1, 1, fill=False, lw=width, ec=edge, zorder=3))
     axes.plot(centre[1], centre[0], marker="+", color="0.1", markersize=10, zorder=4)
+
+
+def picture_grid(
+    pictures: Sequence[np.ndarray],
+    titles: Sequence[str] = (),
+    columns: int = 6,
+    side: float = 1.5,
+    colours: int = 32,
+) -> tuple[Figure, list[Axes]]:
+    """Pictures in rows.
+
+    Args:
+        pictures: each (H, W, 3) uint8. Axes count pixels from the top left corner, as records do:
+            the first pixel goes from 0 to 1.
+        titles: one for each picture, or none.
+        side: width of a picture in inches.
+        colours: how many each picture keeps, so that a notebook full of them stays small.
+
+    Returns:
+        The figure, and one axes for each picture.
+    """
+    rows = -(-len(pictures) // columns)
+    height = side + (0.2 if titles else 0)
+    figure, grid = pyplot.subplots(
+        rows,
+        columns,
+        figsize=(columns * side, rows * height),
+        dpi=PICTURE_DPI,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes in grid.flat:
+        axes.axis("off")
+    used = list(grid.flat[: len(pictures)])
+    for place, (axes, picture) in enumerate(zip(used, pictures, strict=True)):
+        extent = (0, picture.shape[1], picture.shape[0], 0)
+        shown = fewer_colours(picture, colours, int(side * PICTURE_DPI))
+        axes.imshow(shown, extent=extent, interpolation="nearest")
+        if titles:
+            axes.set_title(titles[place], fontsize=8)
+    return figure, used
+
+
+def fewer_colours(picture: np.ndarray, colours: int, largest: int) -> np.ndarray:
+    """A picture no larger than `largest` pixels a side, in so many colours."""
+    image = Image.fromarray(picture)
+    image.thumbnail((largest, largest))
+    return np.asarray(image.quantize(colours, dither=Image.Dither.NONE).convert("RGB"))
+
+
+def mark_parts(
+    axes: Axes, places: np.ndarray, names: Sequence[str] = (), colour: str = PART_COLOURS[0]
+) -> None:
+    """Dots at (parts, 2) places x, y, with names beside them if given."""
+    for place, (x, y) in enumerate(places):
+        axes.plot(x, y, "o", color=colour, markersize=4, markeredgecolor="white")
+        if names:
+            style = {"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.5}
+            axes.annotate(
+                names[place], (x, y), (3, 3), textcoords="offset points", fontsize=6, bbox=style
+            )
+
+
+def mark_box(axes: Axes, box: Sequence[float], colour: str = "white") -> None:
+    """Outlines left, top, right, bottom."""
+    left, top, right, bottom = box
+    shape = {"fill": False, "linewidth": 1.5, "edgecolor": colour}
+    axes.add_patch(Rectangle((left, top), right - left, bottom - top, **shape))
+
+
+def class_balance(
+    counts: Mapping[str, np.ndarray], class_names: Sequence[str], title: str = ""
+) -> Figure:
+    """How many images each class has, as bars, a colour for each split.
+
+    Args:
+        counts: (classes,) for each split, by its name.
+    """
+    figure, axes = pyplot.subplots(
+        figsize=(6.5, 0.7 + 0.22 * len(class_names)), layout="constrained"
+    )
+    left = np.zeros(len(class_names))
+    for (split, numbers), colour in zip(counts.items(), PART_COLOURS[1:], strict=False):
+        axes.barh(class_names, numbers, left=left, color=colour, label=split)
+        left += numbers
+    axes.invert_yaxis()
+    axes.set_xlabel("images")
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def lines(
+    across: Sequence[float], curves: Mapping[str, Sequence[float]], labels: tuple[str, str]
+) -> Figure:
+    """One line for each curve, named at its right end; labels of the two axes."""
+    figure, axes = pyplot.subplots(figsize=(5.5, 3), layout="constrained")
+    for (name, heights), colour in zip(curves.items(), PART_COLOURS, strict=False):
+        axes.plot(across, heights, marker="o", color=colour)
+        axes.annotate(
+            name, (across[-1], heights[-1]), (6, -3), textcoords="offset points", color=colour
+        )
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -4,6 +4,7 @@ A few hundred random cases here; `make sanitize` runs 10,000.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,42 +14,63 @@ from dpp import toolchain
 from dpp.paths import ROOT
 
 
-def runtime() -> str | None:
-    """The compiler's AddressSanitizer library, which must be loaded before Python."""
+def runtimes() -> str | None:
+    """What must be loaded before Python: AddressSanitizer, and the library whose throw it wraps."""
     if not toolchain.compiler()[0]:
         return None
-    _, path = toolchain.run([*toolchain.compiler_command(), "-print-file-name=libasan.so"])
-    return path.strip() if os.path.isabs(path.strip()) else None
+    ask = toolchain.compiler_command()
+    names = ("libasan.so", "libstdc++.so")
+    paths = [toolchain.run([*ask, f"-print-file-name={name}"])[1].strip() for name in names]
+    return " ".join(paths) if all(os.path.isabs(path) for path in paths) else None
 
 
-def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-    )
+needs_runtimes = pytest.mark.skipif(not runtimes(), reason="no C++ compiler with AddressSanitizer")
 
 
-@pytest.mark.skipif(not runtime(), reason="no C++ compiler with AddressSanitizer")
-def test_operator_is_clean_under_the_sanitizers(tmp_path):
-    built = tmp_path / "package"
-    done = python("setup.py", "--quiet", "build", f"--build-base={tmp_path}",
-                  f"--build-lib={built}", DPP_SANITIZE="1")  # fmt: skip
+def python(folder, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, *arguments]
+    environment = os.environ | environment
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def check(sources, folder, *tests: str) -> tuple[int, str]:
+    """Builds with the sanitizers and runs tests on that: exit code, and what was found."""
+    built = folder / "package"
+    command = ["setup.py", "--quiet", "build", f"--build-base={folder}", f"--build-lib={built}"]
+    done = python(sources, *command, DPP_SANITIZE="1")
     assert done.returncode == 0 and (built / "dpp" / "_C.so").exists(), done.stdout + done.stderr
     sanitized = {
         "PYTHONPATH": str(built),
-        "LD_PRELOAD": runtime(),
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "LD_PRELOAD": runtimes(),
+        "ASAN_OPTIONS": f"detect_leaks=0:log_path={folder}/found",
+        "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={folder}/found",
         "DPP_FUZZ": os.environ.get("DPP_FUZZ", "300"),
         "DPP_BACKEND": "extension",
     }
-    where = python("-P", "-c", "import dpp; print(dpp.__file__)", **sanitized)
+    where = python(ROOT, "-P", "-c", "import dpp; print(dpp.__file__)", **sanitized)
     assert where.stdout.startswith(str(built)), where.stdout + where.stderr
-    done = python(
-        "-P", "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider",
-        "tests/test_ops.py", "tests/test_ops_fuzz.py", **sanitized,
-    )  # fmt: skip
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    command = ["-P", "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
+    done = python(ROOT, *command, **sanitized)
+    found = "".join(path.read_text()[:4000] for path in folder.glob("found.*"))
+    return done.returncode, found + done.stdout[-4000:] + done.stderr[-4000:]
+
+
+@needs_runtimes
+def test_operator_is_clean_under_the_sanitizers(tmp_path):
+    code, said = check(ROOT, tmp_path, "tests/test_ops.py", "tests/test_ops_fuzz.py")
+    assert code == 0, said
+
+
+@pytest.mark.slow
+@needs_runtimes
+def test_sanitizers_find_a_buffer_that_is_too_small(tmp_path):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("dpp", "csrc"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    source = tmp_path / "csrc" / "cpu" / "chunks.h"
+    whole = "chunk.images() * places * stride_)"
+    assert source.read_text().count(whole) == 1
+    source.write_text(source.read_text().replace(whole, whole[:-1] + " - stride_)"))
+    code, said = check(tmp_path, tmp_path / "built", "tests/test_ops_fuzz.py")
+    assert code != 0 and "heap-buffer-overflow" in said, said

@@ -2,8 +2,10 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from dpp import __version__, doctor, notebooks
+from dpp.data import catalogue
 from dpp.errors import UserError
 from dpp.profiles import PROFILES
 
@@ -17,6 +19,13 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 def run_reproduce(arguments: argparse.Namespace) -> int:
     failed = notebooks.reproduce(arguments.profile, arguments.only, dict(arguments.set))
     return int(bool(failed))
+
+
+def run_data(arguments: argparse.Namespace) -> int:
+    from dpp.data import install
+
+    print(install.prepare(arguments.name, arguments.archive, arguments.root))
+    return 0
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -52,7 +61,26 @@ def build_parser() -> argparse.ArgumentParser:
         help="a parameter of the chosen notebooks; repeatable",
     )
     command.set_defaults(run=run_reproduce)
+
+    add_data_command(commands)
     return parser
+
+
+def add_data_command(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("data", help="get a data set: download, unpack or draw it")
+    command.add_argument("name", choices=catalogue.NAMES)
+    command.add_argument(
+        "--archive",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="an archive that is already here; repeatable; the others are downloaded",
+    )
+    command.add_argument(
+        "--root", type=Path, metavar="DIR", help="instead of DPP_DATA, or data/ in the repository"
+    )
+    command.set_defaults(run=run_data)
 
 
 def main() -> int:

@@ -10,17 +10,13 @@ from functools import partial
 from importlib import import_module, metadata
 
 from dpp import toolchain
+from dpp.data import catalogue
 from dpp.errors import UserError
 from dpp.paths import ROOT, data_root
 
 OK, OPTIONAL, MISSING = "ok", "optional", "missing"
 GIGABYTE = 1024**3
 PACKAGES = ("jupyterlab", "ipywidgets", "papermill", "matplotlib", "pandas")
-# A data set is there if this file is, under the data root.
-DATA_MARKERS = {
-    "CUB-200-2011": "CUB_200_2011/images.txt",
-    "Stanford Dogs": "StanfordDogs/train_list.mat",
-}
 
 
 @dataclass(frozen=True)
@@ -49,20 +45,7 @@ def check_package(name: str) -> Check:
     """Imports a package for real: an installed one may still be broken."""
     import_module(name)
     found = metadata.version(name)
-    wanted = pinned_version(name)
-    if wanted and found.split("+")[0] != wanted:
-        return Check(name, OK, found, f"tested with {wanted}: make setup installs it")
     return Check(name, OK, found)
-
-
-def pinned_version(name: str) -> str | None:
-    """The version that the installed `dpp` asks for, or None if it asks for none."""
-    try:
-        requirements = metadata.requires("dpp") or []
-    except metadata.PackageNotFoundError:
-        return None
-    pins = (line.partition(";")[0].strip().partition("==") for line in requirements)
-    return next((version for package, _, version in pins if package == name), None)
 
 
 def check_gpu() -> Check:
@@ -110,11 +93,12 @@ def check_operator() -> Check:
     return Check("operator", OK, f"{found}, {ops.why()}")
 
 
-def check_data(name: str) -> Check:
-    root, marker = data_root(), DATA_MARKERS[name]
-    if (root / marker).is_file():
-        return Check(name, OK, str((root / marker).parent))
-    return Check(name, OPTIONAL, f"no {marker} under {root}", "or set DPP_DATA to its folder")
+def check_data(key: str) -> Check:
+    data_set, folder = catalogue.PUBLISHED[key], catalogue.find(key)
+    if folder:
+        return Check(data_set.title, OK, str(folder))
+    wanted = f"no {data_set.folder}/{data_set.marker} under {data_root()}"
+    return Check(data_set.title, OPTIONAL, wanted, f"python -m dpp data {key}, or set DPP_DATA")
 
 
 def check_disk() -> Check:
@@ -133,7 +117,7 @@ CHECKS = {
     "nvcc": check_nvcc,
     "operator": check_operator,
     **{name: partial(check_package, name) for name in PACKAGES},
-    **{name: partial(check_data, name) for name in DATA_MARKERS},
+    **{entry.title: partial(check_data, key) for key, entry in catalogue.PUBLISHED.items()},
     "disk": check_disk,
 }
 

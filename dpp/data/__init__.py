@@ -1,0 +1,26 @@
+"""Images with labels, boxes and parts: CUB-200-2011, Stanford Dogs, folders, PoseBirds, PoseDogs.
+
+    source = data.load("posebirds")
+    splits = loading.make_splits(source, size=64)
+
+What is imported here needs neither torch nor a picture; `dpp.data.loading` makes the batches.
+"""
+
+from dpp.data.catalogue import find, load
+from dpp.data.cub import read_cub
+from dpp.data.dogs import read_dogs
+from dpp.data.folders import read_folder
+from dpp.data.records import Box, Part, Record, Source, split_validation
+
+__all__ = [
+    "Box",
+    "Part",
+    "Record",
+    "Source",
+    "find",
+    "load",
+    "read_cub",
+    "read_dogs",
+    "read_folder",
+    "split_validation",
+]

@@ -1,0 +1,148 @@
+"""Decodes and resizes every image once. What is kept is exactly what decoding gives.
+
+A kept file is named by a digest of all that its pixels depend on: the files (path, size, time of
+change), the boxes if they crop, the size, and the decoder. Change one and another file is made. The
+folder `cache` under the data root may be deleted at any time.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import PIL
+from tqdm.auto import tqdm
+
+from dpp.data.images import decode
+from dpp.data.records import Record
+from dpp.data.space import check_space
+from dpp.errors import UserError
+from dpp.paths import data_root
+
+KINDS = ("disk", "memory", "off")
+FORMAT = 1  # change it when the pixels change for a reason that the digest does not see
+
+
+class PixelStore:
+    """The resized pixels of some records, by record.
+
+    Args:
+        records: those that will be asked for.
+        size: side of the square that images are resized to.
+        crop_to_box: resize what is in the box, not the whole image.
+        keep: `disk` (a memory-mapped file that processes share), `memory`, or `off` (decode at
+            each use).
+        folder: where files are kept; by default `cache` under the data root.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        size: int,
+        *,
+        crop_to_box: bool = False,
+        keep: str = "disk",
+        folder: Path | None = None,
+    ):
+        if keep not in KINDS:
+            raise UserError(f"keep must be one of {', '.join(KINDS)}, not {keep!r}")
+        if size < 1:
+            raise UserError(f"images are resized to a size of at least 1, not {size}")
+        self.size, self.crop_to_box = size, crop_to_box
+        self.rows = {record.id: row for row, record in enumerate(records)}
+        self.pixels: np.ndarray | None = None
+        self.image_sizes: np.ndarray | None = None
+        self.path: Path | None = None
+        if keep == "memory":
+            self.pixels = np.empty((len(records), 3, size, size), np.uint8)
+            self.image_sizes = fill(self.pixels, records, size, crop_to_box)
+        elif keep == "disk":
+            folder = folder or data_root() / "cache"
+            self.path = folder / digest(records, size, crop_to_box)
+            if not self.path.is_dir():
+                write(self.path, records, size, crop_to_box)
+            self._map()
+
+    def _map(self) -> None:
+        self.pixels = np.load(self.path / "pixels.npy", mmap_mode="r")
+        self.image_sizes = np.load(self.path / "sizes.npy")
+
+    def get(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+        """The pixels (N, 3, size, size) uint8 and the original widths and heights (N, 2)."""
+        if self.pixels is None:
+            found = [decode(record, self.size, self.crop_to_box) for record in records]
+            return np.stack([image for image, _ in found]), np.array([size for _, size in found])
+        rows = [self.rows[record.id] for record in records]
+        return self.pixels[rows], self.image_sizes[rows]
+
+    def __getstate__(self) -> dict:
+        """Without the mapped pixels, which a pickle would copy; the other process maps them."""
+        state = dict(self.__dict__)
+        if self.path:
+            state["pixels"] = None
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        if self.path:
+            self._map()
+
+
+def digest(records: Sequence[Record], size: int, crop_to_box: bool) -> str:
+    """Names what is kept for these records, as their files are now."""
+    text = hashlib.sha256(f"{FORMAT} {PIL.__version__} {size} {crop_to_box}\n".encode())
+    for record in records:
+        try:
+            there = record.path.stat()
+        except OSError as error:
+            raise UserError(f"image {record.path} cannot be read: {error.strerror}") from error
+        box = tuple(record.box) if crop_to_box and record.box else ""
+        line = (record.id, str(record.path), there.st_size, there.st_mtime_ns, box, record.upright)
+        text.update(f"{line}\n".encode())
+    return f"{size}px-{text.hexdigest()[:20]}"
+
+
+def fill(pixels: np.ndarray, records: Sequence[Record], size: int, crop_to_box: bool) -> np.ndarray:
+    """Decodes every record into its row of `pixels`; returns the original sizes (N, 2)."""
+    image_sizes = np.empty((len(records), 2), np.int64)
+    work = partial(decode, size=size, crop_to_box=crop_to_box)
+    workers = os.cpu_count() or 1
+    with (
+        ThreadPoolExecutor(workers) as pool,  # Pillow decodes and resizes outside the lock
+        tqdm(total=len(records), desc="decoding", unit="image", disable=None) as bar,
+    ):
+        todo = iter(range(len(records)))
+        # A few chunks in flight at a time, so that memory stays small.
+        while rows := list(islice(todo, 64 * workers)):
+            for row, (image, image_size) in zip(
+                rows, pool.map(work, [records[row] for row in rows]), strict=True
+            ):
+                pixels[row], image_sizes[row] = image, image_size
+            bar.update(len(rows))
+    return image_sizes
+
+
+def write(path: Path, records: Sequence[Record], size: int, crop_to_box: bool) -> None:
+    """Decodes into a folder of its own, then gives it its name: it is complete or not there."""
+    shape = (len(records), 3, size, size)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check_space(path.parent, int(np.prod(shape)), "resized images", 'or pass keep="off"')
+    partial_path = path.with_name(f".{path.name}-{os.getpid()}")
+    partial_path.mkdir()
+    try:
+        pixels = np.lib.format.open_memmap(partial_path / "pixels.npy", "w+", np.uint8, shape)
+        np.save(partial_path / "sizes.npy", fill(pixels, records, size, crop_to_box))
+        pixels.flush()
+        del pixels
+        try:
+            partial_path.rename(path)
+        except OSError:
+            if not path.is_dir():  # otherwise another process was quicker, with the same pixels
+                raise
+    finally:
+        shutil.rmtree(partial_path, ignore_errors=True)

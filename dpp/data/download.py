@@ -1,0 +1,132 @@
+"""Downloads a file: goes on where an interrupted transfer stopped, keeps only what checks out."""
+
+import hashlib
+import re
+import time
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from tqdm.auto import tqdm
+
+from dpp.data.catalogue import Archive
+from dpp.data.space import check_space
+from dpp.errors import UserError
+
+CHUNK = 1024 * 1024
+ATTEMPTS = 4
+PAUSE = 2.0  # seconds before the second attempt; doubled for each one after
+TIMEOUT = 30.0  # seconds without a byte
+
+
+class Interrupted(Exception):
+    """A transfer stopped early; what came is kept, and the next attempt goes on from there."""
+
+
+def fetch(archive: Archive, folder: Path) -> Path:
+    """Downloads an archive into a folder, or finds that it is there.
+
+    A transfer that stops leaves `<name>.part`, from which this call or the next goes on (HTTP
+    Range). A file with another checksum than the archive's is deleted.
+
+    Returns:
+        The file.
+    """
+    done, part = folder / archive.name, folder / f"{archive.name}.part"
+    if done.exists():
+        try:
+            check_md5(done, archive.md5)
+            return done
+        except UserError:
+            done.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE * 2 ** (attempt - 1))
+        try:
+            transfer(archive.url, part)
+            break
+        except (Interrupted, OSError, HTTPException) as error:
+            reason = error
+            refused = isinstance(error, HTTPError) and error.code < 500
+            unreachable = isinstance(error, URLError) and not isinstance(error, HTTPError)
+            if refused or (unreachable and not part.exists()):
+                break_off(archive, part, error)
+    else:
+        break_off(archive, part, reason)
+    try:
+        check_md5(part, archive.md5)
+    except UserError as error:
+        part.unlink()
+        raise UserError(f"{archive.url}: {error}; it was deleted, run the command again") from None
+    part.rename(done)
+    return done
+
+
+def break_off(archive: Archive, part: Path, error: Exception) -> None:
+    kept = ""
+    if not any(part.parent.iterdir()):
+        part.parent.rmdir()
+    if part.exists() and part.stat().st_size:
+        kept = f"; {part.stat().st_size:,} bytes are kept and the same command goes on from there"
+    raise UserError(
+        f"{archive.url} could not be downloaded: {error}{kept}. Or download {archive.name} on "
+        f"another machine and pass it with --archive"
+    ) from error
+
+
+def transfer(url: str, part: Path) -> None:
+    """Appends to `part` what it lacks. Raises `Interrupted` if the connection ends before that."""
+    have = part.stat().st_size if part.exists() else 0
+    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urlopen(request, timeout=TIMEOUT)
+    except HTTPError as error:
+        if error.code != 416:  # 416: the part is as long as the file, or longer
+            raise
+        if error.headers.get("Content-Range") != f"bytes */{have}":
+            part.unlink()
+            raise Interrupted("the part that was kept does not fit the file") from error
+        return
+    with answer:
+        begins, total = extent(answer.status, answer.headers, have)
+        check_space(part.parent, (total or 0) - begins, f"downloading {part.stem}")
+        with (
+            part.open("ab" if begins else "wb") as file,
+            tqdm(
+                total=total,
+                initial=begins,
+                desc=part.stem,
+                unit="B",
+                unit_scale=True,
+                disable=None,
+            ) as bar,
+        ):
+            while chunk := answer.read(CHUNK):
+                file.write(chunk)
+                bar.update(len(chunk))
+            length = file.tell()
+    if total is not None and length != total:
+        raise Interrupted(f"the connection ended after {length:,} of {total:,} bytes")
+
+
+def extent(status: int, headers, have: int) -> tuple[int, int | None]:
+    """Where the bytes of an answer begin in the file, and how long the file is, if that is said."""
+    if status == 206:
+        said = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
+        if not said or int(said[1]) != have:
+            raise Interrupted("the server sent another range than it was asked for")
+        return have, None if said[2] == "*" else int(said[2])
+    length = headers.get("Content-Length")  # the server sends the whole file, from its start
+    return 0, int(length) if length else None
+
+
+def check_md5(path: Path, wanted: str) -> None:
+    """Refuses a file with another checksum."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest()
+    if found != wanted:
+        raise UserError(
+            f"{path.name} has the md5 checksum {found}, not {wanted}: it is damaged or another file"
+        )

@@ -1,0 +1,90 @@
+"""Reads a person's own pictures: a folder for each class."""
+
+from pathlib import Path
+
+from dpp.data.records import (
+    FEWEST_TRAINING_IMAGES,
+    Record,
+    Source,
+    check_file,
+    check_source,
+    split_by_class,
+)
+from dpp.errors import UserError
+
+ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+
+
+def read_folder(root: Path, *, test_fraction: float = 0.25, seed: int = 0) -> Source:
+    """Reads `train/<class>/` and `test/<class>/`, or `<class>/` with a seeded stratified split.
+
+    Classes are numbered in the order of their names. Images are turned upright as their EXIF tag
+    says. Hidden files and files with other endings than an image's are passed over.
+
+    Args:
+        root: the folder; its name becomes the source's.
+        test_fraction: the share of each class to test on, where there is no `test/`.
+        seed: chooses that share.
+
+    Returns:
+        The source; ids are paths relative to `root`.
+    """
+    root = Path(root).expanduser()
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root}")
+    halves = [half for half in ("train", "test") if (root / half).is_dir()]
+    if len(halves) == 1:
+        other = "test" if halves == ["train"] else "train"
+        raise UserError(f"{root} has {halves[0]}/ and no {other}/: give both, or neither")
+    if halves:
+        class_names = subfolders(root / "train")
+        for name in subfolders(root / "test"):
+            if name not in class_names:
+                raise UserError(f"class {name} is in {root / 'test'} and not in {root / 'train'}")
+        train = read_classes(root, root / "train", class_names)
+        there = [name for name in class_names if (root / "test" / name).is_dir()]
+        labels = [class_names.index(name) for name in there]
+        test = read_classes(root, root / "test", there, labels)
+    else:
+        class_names = subfolders(root)
+        everything = read_classes(root, root, class_names, fewest=FEWEST_TRAINING_IMAGES + 1)
+        train, test = split_by_class(everything, test_fraction, seed)
+    name = root.resolve().name
+    return check_source(Source(name, root, tuple(class_names), (), train, test))
+
+
+def subfolders(folder: Path) -> list[str]:
+    """The names of a folder's own folders, in order, hidden ones left out."""
+    entries = sorted(folder.iterdir())
+    names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
+    if not names:
+        raise UserError(f"{folder} holds no folder: make one for each class, with its images")
+    return names
+
+
+def read_classes(
+    root: Path,
+    folder: Path,
+    names: list[str],
+    labels: list[int] | None = None,
+    fewest: int = 1,
+) -> tuple[Record, ...]:
+    """The images of each class folder, which must hold at least `fewest`."""
+    records = []
+    for label, name in zip(labels or range(len(names)), names, strict=True):
+        files = [path for path in sorted((folder / name).rglob("*")) if is_image(path)]
+        if len(files) < fewest:
+            only = f" ({files[0].name})" if len(files) == 1 else ""
+            raise UserError(
+                f"class folder {folder / name} has {len(files)} images{only} and needs at least "
+                f"{fewest}; images end in {', '.join(sorted(ENDINGS))}"
+            )
+        for path in files:
+            check_file(path)
+            id = path.relative_to(root).as_posix()
+            records.append(Record(id, path, label, upright=True))
+    return tuple(records)
+
+
+def is_image(path: Path) -> bool:
+    return path.suffix.lower() in ENDINGS and not path.name.startswith(".") and path.is_file()

@@ -1,0 +1,97 @@
+"""From a file to 8-bit RGB pixels, whatever the file holds."""
+
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from dpp.data.records import Box, Record, check_file
+from dpp.errors import UserError
+
+DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+
+def open_image(path: Path, upright: bool = False) -> Image.Image:
+    """Decodes a file completely.
+
+    Grayscale, palette, CMYK and 16-bit images become 8-bit RGB; what is transparent is put on
+    white.
+
+    Args:
+        path: the file.
+        upright: turn the image as its EXIF tag says.
+
+    Returns:
+        An RGB image.
+    """
+    check_file(path)
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return to_rgb(ImageOps.exif_transpose(image) if upright else image)
+    except DAMAGE as error:
+        raise UserError(
+            f"image {path} cannot be decoded ({error}): copy or extract it again, or take it out"
+        ) from error
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB":
+        return image
+    if image.mode == "F":
+        raise ValueError("its pixels are 32-bit floats: save it with 8 bits")
+    if image.mode.startswith("I"):  # Pillow's own conversion would cut values off at 255
+        values = np.asarray(image).astype(np.float64)
+        scale = 257 if image.mode != "I" or values.max() > 255 else 1
+        image = Image.fromarray((values / scale).round().clip(0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        paper = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(paper, image)
+    return image.convert("RGB")
+
+
+def clip_box(box: Box, width: int, height: int) -> Box | None:
+    """The whole pixels that a box touches inside its image; None if there are none."""
+    left, top = max(math.floor(box.left), 0), max(math.floor(box.top), 0)
+    right, bottom = min(math.ceil(box.right), width), min(math.ceil(box.bottom), height)
+    return Box(left, top, right, bottom) if left < right and top < bottom else None
+
+
+def region_of(record: Record, width: int, height: int, crop_to_box: bool) -> Box:
+    """The part of a record's image that a network sees, in whole pixels."""
+    if not crop_to_box:
+        return Box(0, 0, width, height)
+    if record.box is None:
+        raise UserError(f"image {record.path} has no box to crop to: use the full image")
+    region = clip_box(record.box, width, height)
+    if region is None:
+        raise UserError(
+            f"image {record.path} is {width} by {height} and its box {tuple(record.box)} is "
+            f"outside: correct the box or take the image out"
+        )
+    return region
+
+
+def decode(record: Record, size: int, crop_to_box: bool) -> tuple[np.ndarray, tuple[int, int]]:
+    """A record's pixels, cropped if asked, resized to a square; the aspect ratio is not kept.
+
+    Returns:
+        The pixels, (3, size, size) uint8, and the width and height of the original image.
+    """
+    image = open_image(record.path, record.upright)
+    width, height = image.size
+    region = region_of(record, width, height, crop_to_box)
+    square = image.crop(tuple(region)).resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(square).transpose(2, 0, 1), (width, height)

@@ -1,0 +1,59 @@
+"""The pictures of the data notebook: what is drawn is where the arrays say."""
+
+import matplotlib
+import numpy as np
+import pytest
+
+from dpp import figures
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    figures.pyplot.close("all")
+
+
+def test_picture_grid_has_axes_in_pixels_from_the_corner():
+    picture = np.zeros((30, 400, 3), dtype=np.uint8)
+    figure, used = figures.picture_grid([picture] * 5, list("abcde"), columns=3)
+    assert len(used) == 5 and len(figure.axes) == 6
+    assert used[0].get_xlim() == (0, 400) and used[0].get_ylim() == (30, 0)
+    assert [axes.get_title() for axes in used] == list("abcde")
+
+
+def test_pictures_keep_few_colours_and_no_more_pixels_than_asked():
+    picture = np.random.default_rng(0).integers(0, 256, (90, 200, 3), dtype=np.uint8)
+    small = figures.fewer_colours(picture, 16, 100)
+    assert small.shape == (45, 100, 3)
+    assert len(np.unique(small.reshape(-1, 3), axis=0)) <= 16
+
+
+def test_marks_are_where_they_are_asked_for():
+    _, (axes,) = figures.picture_grid([np.zeros((50, 50, 3), dtype=np.uint8)], columns=1)
+    figures.mark_box(axes, (5, 6, 15, 30))
+    figures.mark_parts(axes, np.array([[7, 8], [9, 10]]), ["beak", "tail"])
+    assert axes.patches[0].get_bbox().extents.tolist() == [5, 6, 15, 30]
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[7, 8]], [[9, 10]]]
+    assert [text.get_text() for text in axes.texts] == ["beak", "tail"]
+
+
+def test_class_balance_stacks_the_splits():
+    counts = {"training": np.array([3, 4]), "test": np.array([1, 2])}
+    (axes,) = figures.class_balance(counts, ["a", "b"]).axes
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [
+        (0, 3),
+        (0, 4),
+        (3, 1),
+        (4, 2),
+    ]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["training", "test"]
+
+
+def test_lines_are_named_at_their_ends():
+    (axes,) = figures.lines(
+        [0, 1], {"tail": [0.1, 0.3], "beak": [0.2, 0.2]}, ("pose", "spread")
+    ).axes
+    assert [text.xy for text in axes.texts] == [(1, 0.3), (1, 0.2)]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("pose", "spread")

@@ -1,6 +1,6 @@
 """The operator against its yardsticks: time, as ratios within one run, and memory.
 
-    python benchmarks/bench_operator.py [--quick] [--cases i,iv] [--threads 1,2] [--json FILE]
+    python benchmarks/bench_operator.py [--quick] [--cases i,iv] [--threads 1,2] [--results DIR]
 
 Every round runs all contenders one after another, so that a slow spell of the machine slows all of
 them; medians over rounds are compared. The contenders:
@@ -12,15 +12,15 @@ them; medians over rounds are compared. The contenders:
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
 from torch import Tensor
 from torchvision.ops import deform_conv2d
@@ -148,10 +148,10 @@ def measure(case: Case, rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def ratios(medians: dict[str, float], name: str) -> list[dict]:
-    """Every ratio of `TARGETS`, with its target if this case has one."""
+def ratios(medians: dict[str, float], name: str, threads: int) -> list[dict]:
+    """Every ratio of `TARGETS`, with its target if this case has one: they are for 2 threads."""
     own = TARGETS_IV if name == "iv" else TARGETS
-    bounds = {ratio: (upper, bound) for ratio, upper, bound in own}
+    bounds = {ratio: (upper, bound) for ratio, upper, bound in own if threads == 2}
     rows = []
     for ratio, _, _ in TARGETS:
         above, below = ratio.split(" / ")
@@ -198,6 +198,12 @@ def measure_memory(images: int) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+def processor() -> str:
+    """The processor's name, from the kernel."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
+
+
 def print_case(name: str, threads: int, seconds: dict, rows: list[dict]) -> None:
     print(f"\n({name}) {CASES[name]}, {threads} thread{'s' * (threads > 1)}")
     for contender, values in seconds.items():
@@ -215,7 +221,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=lambda text: text.split(","))
     parser.add_argument("--threads", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--json", type=Path, help="write everything measured here, too")
+    parser.add_argument("--results", type=Path, help="write two CSV files into this folder, too")
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.cases = arguments.cases or (["iii", "iv"] if arguments.quick else list(CASES))
@@ -232,18 +238,20 @@ def main() -> None:
         print(extra_memory(arguments.memory_of))
         return
     print(f"operator: {ops.backend()} ({ops.why()}), torch {torch.__version__}, float32")
-    results = {"backend": ops.backend(), "torch": torch.__version__, "times": [], "memory": []}
+    machine = {"processor": processor(), "torch": torch.__version__, "operator": ops.backend()}
+    times, memory = [], []
     for threads in arguments.threads:
         torch.set_num_threads(threads)
         for name in arguments.cases:
             rounds = arguments.rounds or (3 if arguments.quick else 15 if name == "iv" else 5)
             seconds = measure(CASES[name], rounds)
             medians = {contender: statistics.median(s) for contender, s in seconds.items()}
-            rows = ratios(medians, name)
+            rows = ratios(medians, name, threads)
             print_case(name, threads, seconds, rows)
-            results["times"].append(
-                {"case": name, "threads": threads, "seconds": seconds, "ratios": rows}
-            )
+            shape = {"case": name, **asdict(CASES[name]), "threads": threads}
+            for contender, values in seconds.items():
+                taken = {"median_ms": 1e3 * medians[contender], "least_ms": 1e3 * min(values)}
+                times.append({**shape, "contender": contender, **taken, **machine})
     print("\nmemory of forward+backward on (i), beyond inputs, outputs and gradients")
     for images, most in MEMORY_TARGETS.items():
         if arguments.quick and images > 8:
@@ -251,9 +259,11 @@ def main() -> None:
         found = measure_memory(images)
         met = "met" if found <= most else "NOT MET"
         print(f"  N={images:<3} {found:8.1f} MB   target <= {most} MB   {met}")
-        results["memory"].append({"images": images, "megabytes": found, "target": most})
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+        memory.append({"case": "i", "images": images, "megabytes": found, **machine})
+    if arguments.results:
+        arguments.results.mkdir(parents=True, exist_ok=True)
+        for rows, file in ((times, "operator_benchmark.csv"), (memory, "operator_memory.csv")):
+            pd.DataFrame(rows).round(2).to_csv(arguments.results / file, index=False)
 
 
 if __name__ == "__main__":

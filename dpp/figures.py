@@ -1,6 +1,7 @@
 """Arrays in, matplotlib out. Nothing here computes anything that is not about drawing."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib import pyplot
@@ -24,6 +25,13 @@ PART_COLOURS = (
     "#000000",
     "#999999",
 )
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a PNG or PDF without the date and versions that would change its bytes each time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    undated = {"Software": None} if path.suffix == ".png" else {"CreationDate": None}
+    figure.savefig(path, dpi=100, metadata=undated)
 
 
 def draw_features(axes: Axes, features: np.ndarray, title: str = "") -> None:

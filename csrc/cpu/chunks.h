@@ -90,7 +90,7 @@ struct Block {
 };
 
 inline std::vector<Block> split_channels(int64_t channels) {
-  const int64_t size = channels >= 1024 ? 64 : channels >= 64 ? 32 : 16;
+  const int64_t size = channels >= 512 ? 64 : channels >= 64 ? 32 : 16;
   const int64_t blocks = std::max<int64_t>(1, channels / size);
   std::vector<Block> result;
   for (int64_t i = 0; i < blocks; ++i) {

@@ -198,7 +198,7 @@ inline void run(unsigned blocks_x, unsigned blocks_y, int threads, Order order,
 #define __global__
 #define __device__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #if defined(__SANITIZE_ADDRESS__)
 #define __shared__ static  // which AddressSanitizer guards, unlike variables of a named section
 #else

@@ -34,10 +34,7 @@ def max_similarity(
 ) -> tuple[Tensor, Tensor]:
     """The highest similarity over all places, and where it is (equation 8).
 
-    Arguments as for `similarity_map`.
-
-    Returns:
-        scores (N, P), and argmax (N, P), int64, a flat index into H*W; the first of equals.
+    Arguments and result are those of `dpp.ops.max_similarity`.
     """
     scores, argmax = _similarity(z, offsets, prototypes, dilation, outside).max(dim=1)
     return scores, argmax
@@ -53,17 +50,7 @@ def similarity_map(
 ) -> Tensor:
     """The similarity of each prototype at each place, g(z)_{a,b} (equation 5).
 
-    Args:
-        z: (N, C, H, W) features, non-negative.
-        offsets: (N, 2*K*K, H, W), channels 2i and 2i+1 how far part i moves down and to the right,
-            in cells; None for rigid prototypes (equation 4). A part that moves off the map, or by a
-            value that is infinite or not a number, lies outside and has no gradient.
-        prototypes: (P, C, K, K).
-        dilation: cells between neighbouring parts; even if K is.
-        outside: the last channel's value off the map, where all others are 0; None for r = 1/K.
-
-    Returns:
-        (N, P, H, W).
+    Arguments and result are those of `dpp.ops.similarity_map`.
     """
     similarity = _similarity(z, offsets, prototypes, dilation, outside)
     return similarity.transpose(1, 2).unflatten(2, z.shape[2:])
@@ -80,12 +67,7 @@ def sample_parts(
 ) -> Tensor:
     """The interpolated features under every part of prototypes at given centres (Theorem 3.1).
 
-    Args:
-        z, offsets, dilation, outside: as for `similarity_map`, K being `kernel_size`.
-        centres: (N, Q), int64, flat indices into H*W.
-
-    Returns:
-        (N, Q, C, K, K): `result[n, q]` has the shape of a prototype.
+    Arguments and result are those of `dpp.ops.sample_parts`.
     """
     outside = 1 / max(kernel_size, 1) if outside is None else outside
     check_common(z, offsets, kernel_size, dilation, outside)

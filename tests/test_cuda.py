@@ -21,13 +21,7 @@ PYTHONPATH = os.pathsep.join([str(CSRC.parent), str(Path(__file__).parent)])
 TORCH = Path(torch.__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The problems are tiny: on a busy machine threads that wait for each other cost seconds."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- compiled by nvcc ---------------------------------------------------------------------------

@@ -19,13 +19,7 @@ SHAPES = [(3, 1), (2, 2), (3, 2), (1, 1)]  # kernel size, dilation
 REACHES = {"inside": 0.4, "across the border": 3.0, "far outside": 1e6}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """On tensors this small, threads would mostly wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_case(

@@ -15,13 +15,7 @@ CASES = int(os.environ.get("DPP_FUZZ", 150))
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, 1e-5, 1e6, -1e6, float("inf"), float("-inf"), float("nan")]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """On tensors this small, threads would mostly wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def draw_tensor(rng, generator, shape, dtype):

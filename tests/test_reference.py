@@ -10,13 +10,7 @@ from dpp import ops, reference
 SHAPES = [(3, 1), (2, 2), (3, 2), (1, 1)]  # kernel size, dilation
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """On tensors this small, threads would mostly wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(params=["served", "reference"])

@@ -17,7 +17,7 @@ from dpp.data import scenery, studio
 from dpp.data.bird_anatomy import ADJECTIVES, NOUNS, PARTS, Plumage, Pose, draw_bird, near_foot
 from dpp.data.drawing import Canvas, Frame, finish, swing
 from dpp.data.species import Word, kinds, names
-from dpp.data.studio import Drawing, Note, Settings, Task
+from dpp.data.studio import Drawing, Note, Settings
 
 OCCLUSION = 0.35  # how often something lies in front of the bird
 CLOSE_UP = 0.15  # how often the framing is careless, so that the image may cut the bird
@@ -49,13 +49,8 @@ def make(
     counts = (classes, train_per_class, test_per_class, image_size)
     settings = Settings(*counts, float(pose), seed, base)
     folders = class_names(classes, base=base)
-    tasks = []
-    for folder, kind in zip(folders, kinds(classes, base=base), strict=True):
-        name = folder.partition(".")[2]
-        for split, count in (("train", train_per_class), ("test", test_per_class)):
-            for index in range(count):
-                file = f"images/{folder}/{name}_{split}_{index + 1:04d}.png"
-                tasks.append(Task(file, kind, split, index))
+    stems = [f"images/{folder}/{folder.partition('.')[2]}" for folder in folders]
+    tasks = studio.list_tasks(settings, stems, kinds(classes, base=base))
 
     def write_lists(folder: Path, notes: list[Note]) -> None:
         write_cub_lists(folder, folders, notes)

@@ -18,7 +18,7 @@ from dpp.data import scenery, studio
 from dpp.data.dog_anatomy import ADJECTIVES, NOUNS, Coat, Pose, draw_dog
 from dpp.data.drawing import Canvas, Frame, finish, swing
 from dpp.data.species import Word, kinds, names
-from dpp.data.studio import Drawing, Note, Settings, Task
+from dpp.data.studio import Drawing, Note, Settings
 
 OCCLUSION = 0.25  # how often something lies in front of the dog
 CLOSE_UP = 0.15  # how often the framing is careless, so that the image may cut the dog
@@ -78,13 +78,8 @@ def make(
     counts = (classes, train_per_class, test_per_class, image_size)
     settings = Settings(*counts, float(pose), seed, base)
     folders = class_names(classes, base=base)
-    tasks = []
-    for folder, kind in zip(folders, kinds(classes, base=base), strict=True):
-        synset = folder.partition("-")[0]
-        for split, count in (("train", train_per_class), ("test", test_per_class)):
-            for index in range(count):
-                file = f"Images/{folder}/{synset}_{split}_{index + 1:04d}.png"
-                tasks.append(Task(file, kind, split, index))
+    stems = [f"Images/{folder}/{folder.partition('-')[0]}" for folder in folders]
+    tasks = studio.list_tasks(settings, stems, kinds(classes, base=base))
 
     def write_lists(folder: Path, notes: list[Note]) -> None:
         write_dogs_lists(folder, folders, notes, image_size)

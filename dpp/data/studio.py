@@ -102,6 +102,17 @@ def generator(name: str, seed: int, split: str, kind: Word, index: int) -> rando
     return random.Random(f"{name}/{seed}/{split}/{kind}/{index}")
 
 
+def list_tasks(settings: Settings, stems: Sequence[str], kinds: Sequence[Word]) -> list[Task]:
+    """Every image of a data set, class after class; `stems` are the beginnings of their files."""
+    counts = (("train", settings.train_per_class), ("test", settings.test_per_class))
+    return [
+        Task(f"{stem}_{split}_{index + 1:04d}.png", kind, split, index)
+        for stem, kind in zip(stems, kinds, strict=True)
+        for split, count in counts
+        for index in range(count)
+    ]
+
+
 def build(
     root: Path,
     name: str,

@@ -10,6 +10,8 @@ from dpp.errors import UserError
 from dpp.paths import NOTEBOOKS, RESULTS
 from dpp.profiles import check_profile
 
+QUIET = ["--IPKernelApp.log_level=40"]  # errors alone: kernels warn about their transport
+
 
 def find(names: Iterable[str] = ()) -> list[Path]:
     """The notebooks that the names mean, in their numbers' order; all of them without a name.
@@ -90,7 +92,9 @@ def reproduce(
         started = time.perf_counter()
         executed = folder / path.name
         try:
-            papermill.execute_notebook(str(path), str(executed), values, cwd=str(NOTEBOOKS))
+            papermill.execute_notebook(
+                str(path), str(executed), values, cwd=str(NOTEBOOKS), extra_arguments=QUIET
+            )
         except papermill.PapermillExecutionError as error:
             failed.append(path)
             print(f"      failed: {error.ename}: {error.evalue}; see {executed}", flush=True)

@@ -31,6 +31,9 @@ def nvcc_command():
     home = toolchain.nvcc_home()
     if home is None:
         pytest.skip("no nvcc: pip install 'cuda-toolkit[nvcc,cccl]==13.0.*'")
+    version, reason = toolchain.compiler()
+    if version is None:
+        pytest.skip(f"nvcc needs a host compiler: {reason}")
     return [str(home / "bin" / "nvcc"), "-std=c++20", "-O3", "-Werror", "all-warnings"]
 
 

@@ -17,7 +17,7 @@ BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
         execute notebooks lab bench doctor lock clean
 
 help:
-	@echo "make reproduce   run the notebooks: PROFILE=smoke|mini|paper ONLY=names SET=\"name=value\""
+	@echo "make reproduce   run the notebooks: PROFILE=smoke|mini|paper ONLY=names SET=\"name=value\" (no spaces in it)"
 	@echo "make test        lint, unit tests and notebook checks"
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"

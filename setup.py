@@ -131,7 +131,8 @@ class BuildOperator(Build):
     def write_report(self, package: Path) -> None:
         package.mkdir(parents=True, exist_ok=True)
         if not self.report["built"]:
-            (package / "_C.so").unlink(missing_ok=True)
+            if torch is not None:  # pip's isolated builds lack it, and must not break a checkout
+                (package / "_C.so").unlink(missing_ok=True)
             print(f"dpp: the plain-PyTorch operator will be used ({self.report['reason']})")
         (package / BUILD_REPORT.name).write_text(json.dumps(self.report, indent=2) + "\n")
 

@@ -87,6 +87,8 @@ def main() -> int:
     arguments = build_parser().parse_args()
     try:
         return arguments.run(arguments)
+    except KeyboardInterrupt:
+        return 130
     except UserError as error:
         print(f"dpp: {error}", file=sys.stderr)
         return 2

@@ -68,7 +68,12 @@ def check_nvcc() -> Check:
     home = toolchain.nvcc_home()
     if home:
         return Check("nvcc", OK, f"{toolchain.nvcc_version(home)} at {home}")
-    return Check("nvcc", OPTIONAL, "none", "for CUDA: pip install -e '.[cuda]'")
+    return Check(
+        "nvcc",
+        OPTIONAL,
+        "none",
+        "for CUDA: .venv/bin/pip install 'cuda-toolkit[nvcc,cccl]==13.0.*', make setup",
+    )
 
 
 def check_operator() -> Check:
@@ -133,7 +138,7 @@ def examine(names: Iterable[str] = CHECKS) -> list[Check]:
             checks.append(CHECKS[name]())
         except Exception as error:  # a broken binary raises OSError, RuntimeError, ...
             said = f"{type(error).__name__}: {error}".splitlines()[0]
-            checks.append(Check(name, MISSING, said, "make clean, then make setup"))
+            checks.append(Check(name, MISSING, said, "mend that, or make clean and make setup"))
     return checks
 
 

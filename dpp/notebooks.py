@@ -80,6 +80,8 @@ def reproduce(
     import papermill
 
     check_profile(profile)
+    if "profile" in settings:
+        raise UserError(f"the profile is not set with --set: use --profile {settings['profile']}")
     chosen = find(only)
     work = [(path, read_settings(path, settings)) for path in chosen]
     folder = RESULTS / profile / "notebooks"

@@ -15,6 +15,7 @@ import os
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from dpp import reference
 from dpp.paths import BUILD_REPORT, PACKAGE
@@ -50,7 +51,8 @@ def max_similarity(
         return _in_float32(reference.max_similarity, z, offsets, prototypes)(
             dilation=dilation, outside=outside
         )
-    outside = _outside(outside, prototypes.shape[-1])
+    _refuse_tangents(z, offsets, prototypes)
+    outside = _outside(outside, prototypes.shape[-1] if prototypes.dim() else 1)
     return torch.ops.dpp.max_similarity(z, offsets, prototypes, dilation, outside)
 
 
@@ -80,7 +82,8 @@ def similarity_map(
         return _in_float32(reference.similarity_map, z, offsets, prototypes)(
             dilation=dilation, outside=outside
         )
-    outside = _outside(outside, prototypes.shape[-1])
+    _refuse_tangents(z, offsets, prototypes)
+    outside = _outside(outside, prototypes.shape[-1] if prototypes.dim() else 1)
     return torch.ops.dpp.similarity_map(z, offsets, prototypes, dilation, outside)
 
 
@@ -106,6 +109,7 @@ def sample_parts(
         return _in_float32(reference.sample_parts, z, offsets, centres)(
             kernel_size=kernel_size, dilation=dilation, outside=outside
         )
+    _refuse_tangents(z, offsets)
     outside = _outside(outside, kernel_size)
     return torch.ops.dpp.sample_parts(z, offsets, centres, kernel_size, dilation, outside)
 
@@ -119,6 +123,16 @@ def backend(device: torch.device | str = "cpu") -> str:
 def why() -> str:
     """One line on why `backend` says what it says."""
     return _REASON
+
+
+def _refuse_tangents(*tensors: Tensor | None) -> None:
+    """Without this, forward-mode differentiation would go through as if nothing depended on z."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise RuntimeError(
+            "the deformable prototype has no forward-mode derivative: use backward() instead"
+        )
 
 
 def _outside(value: float | None, kernel_size: int) -> float:

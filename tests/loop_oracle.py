@@ -121,7 +121,7 @@ def gradients(z, offsets, prototypes, image, p, a, b, dilation, outside):
 
 
 def released_gradients(z, offsets, prototypes, image, p, a, b, dilation, outside):
-    """As `gradients`, with the two slips of the released code (PAPER_VS_RELEASED.md, 8 and 9).
+    """As `gradients`, with the two slips of the released code in its backward pass.
 
     The prototype's gradient is a bilinear sample of the features themselves, and the offsets'
     slopes use features where they should use their squares.

@@ -89,3 +89,8 @@ def test_reproduce_reports_a_notebook_that_fails(tmp_path, monkeypatch, capsys):
         "00_start_here"
     ]
     assert "failed: " in capsys.readouterr().out
+
+
+def test_reproduce_takes_the_profile_from_its_own_option():
+    with pytest.raises(UserError, match="use --profile paper"):
+        notebooks.reproduce("mini", ["01"], {"profile": "paper"})

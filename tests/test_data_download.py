@@ -17,6 +17,7 @@ from dpp import doctor
 from dpp.data import catalogue, download, install
 from dpp.data.archives import unpack
 from dpp.data.catalogue import Archive, Published
+from dpp.data.space import NoSpaceError
 from dpp.errors import UserError
 
 
@@ -405,3 +406,19 @@ def test_real_descriptions_hold_the_published_numbers():
     assert cub.counts == (11_788, 5_994, 5_794) and dogs.counts == (20_580, 12_000, 8_580)
     assert all(data_set.counts[0] == sum(data_set.counts[1:]) for data_set in (cub, dogs))
     assert cub.archives[0].md5 == "97eceeb196236b17998738112f37df78"
+
+
+def test_download_is_kept_when_unpacking_does_not_fit(cub, root, monkeypatch):
+    def refuse(archive, folder):
+        raise NoSpaceError("no room for it")
+
+    monkeypatch.setattr(install, "unpack", refuse)
+    with pytest.raises(UserError, match="no room"):
+        install.install(cub, root)
+    assert [path.split("/")[0] for path in left(root)] == ["downloads"]
+
+
+def test_folder_that_is_in_the_way_is_named(cub, root):
+    (root / cub.folder).mkdir(parents=True)
+    with pytest.raises(UserError, match="move it away"):
+        install.install(cub, root)

@@ -244,3 +244,11 @@ def test_folder_of_mixed_shapes_makes_batches(tmp_path):
         source.train, PixelStore(source.records, 8, keep="memory"), augmented=True
     )
     assert all(torch.isfinite(batch.images).all() for batch in make_loader(dataset, 3))
+
+
+def test_kept_pixels_that_are_damaged_are_named(tmp_path):
+    records = data.read_cub(write_cub(tmp_path / "cub")).records
+    store = PixelStore(records, 8, folder=tmp_path / "cache")
+    (store.path / "sizes.npy").unlink()
+    with pytest.raises(UserError, match=f"{store.path.name}.*Delete that folder"):
+        PixelStore(records, 8, folder=tmp_path / "cache")

@@ -261,3 +261,16 @@ def test_relative_places_are_those_of_the_images_that_show_both_parts(tmp_path):
     assert relative_places(source, "tail", "beak").shape == (0, 2)
     with pytest.raises(UserError, match="has no part 'fin'; its parts: beak, left wing, tail"):
         relative_places(source, "beak", "fin")
+
+
+def test_images_in_hidden_folders_are_passed_over(tmp_path):
+    write_folder(tmp_path)
+    before = len(data.read_folder(tmp_path).records)
+    image = next(path for path in sorted(tmp_path.rglob("*")) if path.is_file())
+    save_image(image.parent / ".ipynb_checkpoints" / image.name)
+    assert len(data.read_folder(tmp_path).records) == before
+
+
+def test_load_refuses_options_that_a_data_set_has_not(tmp_path):
+    with pytest.raises(UserError, match="CUB-200-2011 has no option 'pose'"):
+        data.load("cub", tmp_path, pose=1)

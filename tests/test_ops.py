@@ -641,3 +641,18 @@ def test_devices_that_the_extension_does_not_serve_use_the_reference():
     assert ops.backend("mps") == ops.backend("meta") == "reference"
     scores, argmax = ops.max_similarity(*(t.detach().to("meta") for t in make_case()))
     assert scores.shape == argmax.shape == (1, 2) and scores.device.type == "meta"
+
+
+@compiled
+@pytest.mark.parametrize("name", ["max_similarity", "similarity_map"])
+def test_forward_mode_is_refused(name):
+    z, offsets, prototypes = make_case()
+    operator = getattr(ops, name)
+    with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+        torch.func.jvp(lambda x: operator(x, offsets, prototypes), (z,), (torch.ones_like(z),))
+
+
+def test_prototype_without_dimensions_is_named():
+    z, offsets, _ = make_case()
+    with pytest.raises(RuntimeError, match="prototypes: expected shape"):
+        ops.max_similarity(z, offsets, torch.tensor(1.0, dtype=z.dtype))

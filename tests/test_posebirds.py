@@ -427,7 +427,7 @@ def test_interrupted_drawing_leaves_nothing(pool, tmp_path, monkeypatch):
 
 def test_failed_lists_leave_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(posebirds, "write_cub_lists", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(UserError, match="no space"):
         posebirds.make(tmp_path, **SMALL)
     assert not list(tmp_path.iterdir())
 

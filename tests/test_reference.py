@@ -157,7 +157,7 @@ def test_gradients_are_the_supplements_term_by_term(operator, p, a, b):
 
 @pytest.mark.parametrize("row, index", [(8, 2), (9, 1)], ids=["row 8", "row 9"])
 def test_gradients_of_the_released_code_fail_the_supplements(operator, row, index):
-    """PAPER_VS_RELEASED.md: 8, the prototype's gradient; 9, the offsets'."""
+    """The released code's slips: the prototype's gradient, and the offsets'."""
     inputs = supplement_case()
     found = gradients_at(operator, inputs, 0, 1, 2)[index]
     with torch.no_grad():

@@ -211,11 +211,7 @@ def draw_bird(canvas: Canvas, camera: Frame, plumage: Plumage, pose: Pose) -> No
         radii = (0.15 * camera.unit, 0.1 * camera.unit)
         canvas.limb(Frame(0, 0, (1, 0), (0, 1)), ends, radii, plumage.throat, 112)
     draw_breast(canvas, body, plumage)
-    for part, place in (
-        ("back", (0.12, 0.22)),
-        ("breast", (0.38, -0.06)),
-        ("belly", (0.05, -0.24)),
-    ):
+    for part, place in BODY_PARTS.items():
         canvas.note_part(part, body.place(place))
     draw_head(canvas, head, plumage, pose.gape, "left" if pose.left != pose.back else "right")
     canvas.note_part(f"{near} wing", draw_wing(canvas, body, plumage, pose.wing, near=True))

@@ -7,6 +7,7 @@ folder `cache` under the data root may be deleted at any time.
 
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,9 +65,15 @@ class PixelStore:
         elif keep == "disk":
             folder = folder or data_root() / "cache"
             self.path = folder / digest(records, size, crop_to_box)
-            if not self.path.is_dir():
-                write(self.path, records, size, crop_to_box)
-            self._map()
+            try:
+                if not self.path.is_dir():
+                    write(self.path, records, size, crop_to_box)
+                self._map()
+            except (OSError, ValueError) as error:
+                raise UserError(
+                    f"resized images cannot be kept at {self.path}: {error}. Delete that folder if "
+                    'it is there and damaged, set DPP_DATA, or pass keep="memory"'
+                ) from error
 
     def _map(self) -> None:
         self.pixels = np.load(self.path / "pixels.npy", mmap_mode="r")
@@ -132,9 +139,9 @@ def write(path: Path, records: Sequence[Record], size: int, crop_to_box: bool) -
     shape = (len(records), 3, size, size)
     path.parent.mkdir(parents=True, exist_ok=True)
     check_space(path.parent, int(np.prod(shape)), "resized images", 'or pass keep="off"')
-    partial_path = path.with_name(f".{path.name}-{os.getpid()}")
-    partial_path.mkdir()
+    partial_path = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
+        partial_path.mkdir()
         pixels = np.lib.format.open_memmap(partial_path / "pixels.npy", "w+", np.uint8, shape)
         np.save(partial_path / "sizes.npy", fill(pixels, records, size, crop_to_box))
         pixels.flush()

@@ -126,7 +126,10 @@ def load(name: str, root: Path | None = None, **options) -> Source:
         root: instead of the data root.
         options: of the drawing or of `read_folder`.
     """
+    root = Path(root) if root else None
     if name in PUBLISHED:
+        if options:
+            raise UserError(f"{PUBLISHED[name].title} has no option {next(iter(options))!r}")
         folder = find(name, root)
         if folder is None:
             data_set = PUBLISHED[name]
@@ -138,7 +141,7 @@ def load(name: str, root: Path | None = None, **options) -> Source:
         return PUBLISHED[name].read(folder)
     if name in DRAWN:
         return draw(name, root, **options)
-    if Path(name).expanduser().is_dir():
+    if str(name) and Path(name).expanduser().is_dir():
         return read_folder(Path(name), **options)
     raise UserError(
         f"there is no data set {name!r}: choose one of {', '.join(NAMES)}, or give a folder's path"

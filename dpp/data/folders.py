@@ -19,7 +19,7 @@ def read_folder(root: Path, *, test_fraction: float = 0.25, seed: int = 0) -> So
     """Reads `train/<class>/` and `test/<class>/`, or `<class>/` with a seeded stratified split.
 
     Classes are numbered in the order of their names. Images are turned upright as their EXIF tag
-    says. Hidden files and files with other endings than an image's are passed over.
+    says. Hidden files and folders and files with other endings than an image's are passed over.
 
     Args:
         root: the folder; its name becomes the source's.
@@ -72,7 +72,8 @@ def read_classes(
     """The images of each class folder, which must hold at least `fewest`."""
     records = []
     for label, name in zip(labels or range(len(names)), names, strict=True):
-        files = [path for path in sorted((folder / name).rglob("*")) if is_image(path)]
+        inside = sorted((folder / name).rglob("*"))
+        files = [path for path in inside if is_image(path.relative_to(folder / name), path)]
         if len(files) < fewest:
             only = f" ({files[0].name})" if len(files) == 1 else ""
             raise UserError(
@@ -86,5 +87,7 @@ def read_classes(
     return tuple(records)
 
 
-def is_image(path: Path) -> bool:
-    return path.suffix.lower() in ENDINGS and not path.name.startswith(".") and path.is_file()
+def is_image(inside: Path, path: Path) -> bool:
+    """By its ending; nothing in the path inside the class's folder may be hidden."""
+    hidden = any(part.startswith(".") for part in inside.parts)
+    return path.suffix.lower() in ENDINGS and not hidden and path.is_file()

@@ -1,6 +1,6 @@
 """`python -m dpp data`: gets a data set into the data root, whole and checked, or not at all."""
 
-import os
+import secrets
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from dpp.data.archives import unpack
 from dpp.data.catalogue import Published
 from dpp.data.download import check_md5, fetch
 from dpp.data.records import Source
-from dpp.data.space import check_space
+from dpp.data.space import NoSpaceError, check_space
 from dpp.errors import UserError
 from dpp.paths import data_root
 
@@ -54,6 +54,10 @@ def install(data_set: Published, root: Path, given: Sequence[Path] = ()) -> Sour
     """
     target = root / data_set.folder
     if target.exists():
+        if not (target / data_set.marker).is_file():
+            raise UserError(
+                f"{target} is there and holds no {data_set.marker}: move it away and try again"
+            )
         return verify(data_set, target)
     files = assign(data_set, given)
     to_download = [archive for archive in data_set.archives if archive.name not in files]
@@ -66,17 +70,21 @@ def install(data_set: Published, root: Path, given: Sequence[Path] = ()) -> Sour
     for archive in to_download:
         files[archive.name] = fetch(archive, downloads)
 
-    staging = root / f".{data_set.folder}-{os.getpid()}"
-    staging.mkdir(parents=True)
+    staging = root / f".{data_set.folder}-{secrets.token_hex(4)}"
     try:
+        staging.mkdir(parents=True)
         for archive in data_set.archives:
             unpack(files[archive.name], staging)
         inner = staging / data_set.inner
         verify(data_set, inner)
         inner.rename(target)
+    except NoSpaceError:
+        raise  # the downloads are good: they are kept for the next try
     except UserError:
         discard([files[archive.name] for archive in to_download])
         raise
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error}; set DPP_DATA") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     discard([files[archive.name] for archive in to_download])

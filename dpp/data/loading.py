@@ -175,7 +175,7 @@ def as_it_is(batch: Batch) -> Batch:
 
 
 def batches(loader: DataLoader, epoch: int = 0) -> Iterator[Batch]:
-    """The batches of one epoch of a loader from `make_loader`."""
+    """The batches of one epoch of a loader from `make_loader`; finish one before the next."""
     loader.sampler.epoch = epoch
     return iter(loader)
 

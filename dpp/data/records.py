@@ -59,7 +59,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set as a reader found it. `test` is for the last number alone (row 33)."""
+    """A data set as a reader found it. `test` is for the last number alone."""
 
     name: str
     root: Path

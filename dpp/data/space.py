@@ -8,6 +8,10 @@ from dpp.errors import UserError
 MARGIN = 64 * 1024**2  # bytes to leave free
 
 
+class NoSpaceError(UserError):
+    """Something did not fit on the disk; what was downloaded is still good."""
+
+
 def check_space(folder: Path, needed: int, what: str, advice: str = "") -> None:
     """Refuses, before anything is written, what does not fit.
 
@@ -22,7 +26,7 @@ def check_space(folder: Path, needed: int, what: str, advice: str = "") -> None:
         there = there.parent
     free = shutil.disk_usage(there).free
     if needed + MARGIN > free:
-        raise UserError(
+        raise NoSpaceError(
             f"{what} needs {needed / 1e9:.1f} GB and {there} has {free / 1e9:.1f} GB free: free "
             f"some space, set DPP_DATA to another disk{', ' + advice if advice else ''}"
         )

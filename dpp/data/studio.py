@@ -23,6 +23,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from dpp.data.drawing import Point, png_bytes
+from dpp.data.records import FEWEST_TRAINING_IMAGES
 from dpp.data.species import Word, kinds
 from dpp.errors import UserError
 
@@ -46,11 +47,13 @@ class Settings:
     base: bool
 
     def __post_init__(self):
-        if self.train_per_class < 1 or self.test_per_class < 1:
+        if self.train_per_class < FEWEST_TRAINING_IMAGES or self.test_per_class < 1:
             raise UserError(
                 f"train_per_class={self.train_per_class}, test_per_class={self.test_per_class}: "
-                "each class needs one image or more in both splits"
+                f"each class needs {FEWEST_TRAINING_IMAGES} training images and 1 test image"
             )
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise UserError(f"seed={self.seed!r}: choose a whole number")
         if not SMALLEST <= self.image_size <= LARGEST:
             raise UserError(
                 f"image_size={self.image_size}: choose from {SMALLEST} to {LARGEST} pixels"
@@ -153,7 +156,7 @@ def build(
             if not folder.exists():
                 raise
         return _check_stamp(folder, stamp)  # ours, or that of a process that was quicker
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+    except OSError as error:
         raise UserError(
             f"cannot write {folder}: {error}. Set DPP_DATA to a folder that you may write to"
         ) from error

@@ -19,13 +19,13 @@ from dpp.data.records import Box, Record
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-LARGEST_ANGLE = 25.0  # degrees, row 32
-LARGEST_SHEAR = 15.0  # degrees, along the rows, row 32
+LARGEST_ANGLE = 25.0  # degrees, as the released code has it
+LARGEST_SHEAR = 15.0  # degrees, along the rows
 CHUNK = 150_000  # values that are augmented at a time: fresh large buffers cost page faults
 
 
 class Augmentation(NamedTuple):
-    """A random affine map about the image's centre, then perhaps a mirror image (row 32)."""
+    """A random affine map about the image's centre, then perhaps a mirror image."""
 
     angle: float  # degrees, clockwise
     shear: float  # degrees

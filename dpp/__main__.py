@@ -1,6 +1,7 @@
 """The command line: `python -m dpp --help`."""
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -25,6 +26,25 @@ def run_data(arguments: argparse.Namespace) -> int:
     from dpp.data import install
 
     print(install.prepare(arguments.name, arguments.archive, arguments.root))
+    return 0
+
+
+def run_train(arguments: argparse.Namespace) -> int:
+    from dpp import runs
+    from dpp.experiments import make_experiment
+
+    given = {name: value for name, value in vars(arguments).items() if name in arguments.fields}
+    changes = {name: value for name, value in given.items() if value is not None}
+    run = runs.run(
+        make_experiment(arguments.profile, **changes),
+        root=arguments.root,
+        device=arguments.device,
+        workers=arguments.workers,
+        tensorboard=arguments.tensorboard,
+    )
+    for name, value in run.manifest["results"].items():
+        print(f"{name:24} {value:.4f}")
+    print(run.folder)
     return 0
 
 
@@ -63,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.set_defaults(run=run_reproduce)
 
     add_data_command(commands)
+    add_train_command(commands)
     return parser
 
 
@@ -83,12 +104,46 @@ def add_data_command(commands: argparse._SubParsersAction) -> None:
     command.set_defaults(run=run_data)
 
 
+def add_train_command(commands: argparse._SubParsersAction) -> None:
+    from dpp.experiments import PRESETS, Experiment, make_experiment
+
+    command = commands.add_parser(
+        "train",
+        help="train a network, or go on with one that was stopped",
+        description="Trains what the fields below describe, unless that run is there already; a "
+        "run that was stopped goes on. Fields that are not given are the profile's.",
+    )
+    command.add_argument("--profile", default="mini", choices=PRESETS, help="default: mini")
+    command.add_argument("--root", type=Path, metavar="DIR", help="instead of DPP_RUNS, or runs/")
+    command.add_argument("--device", default="auto", help="auto (the default), cpu, cuda, cuda:1")
+    command.add_argument("--workers", type=int, default=0, help="processes that prepare batches")
+    command.add_argument("--tensorboard", action="store_true", help="write its events too")
+    group = command.add_argument_group("fields of the experiment, with their usual values")
+    experiments = {profile: make_experiment(profile) for profile in PRESETS}
+    fields = [entry for entry in dataclasses.fields(Experiment) if entry.name != "profile"]
+    for entry in fields:
+        kind = type(entry.default)
+        options = {"type": kind, "metavar": kind.__name__.upper()}
+        if kind is bool:
+            options = {"action": argparse.BooleanOptionalAction}
+        elif kind is tuple:
+            options = {"type": int, "nargs": "*", "metavar": "EPOCH"}
+        usual = {name: getattr(made, entry.name) for name, made in experiments.items()}
+        same = usual["paper"] == usual["mini"]
+        shown = usual["paper"] if same else "paper: {paper}, mini: {mini}".format(**usual)
+        help = f"{entry.metadata['help']} ({shown})"
+        flag = "--" + entry.name.replace("_", "-")
+        group.add_argument(flag, dest=entry.name, default=None, help=help, **options)
+    command.set_defaults(run=run_train, fields={entry.name for entry in fields})
+
+
 def main() -> int:
     arguments = build_parser().parse_args()
     try:
         return arguments.run(arguments)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stop:
+        print(*stop.args, file=sys.stderr)
+        return getattr(stop, "exit_code", 130)
     except UserError as error:
         print(f"dpp: {error}", file=sys.stderr)
         return 2

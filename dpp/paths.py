@@ -13,3 +13,8 @@ BUILD_REPORT = PACKAGE / "_build.json"
 def data_root() -> Path:
     """The folder that holds the data sets: `DPP_DATA`, or `data/` in the repository."""
     return Path(os.environ.get("DPP_DATA") or ROOT / "data").expanduser()
+
+
+def runs_root() -> Path:
+    """The folder that holds trained networks: `DPP_RUNS`, or `runs/` in the repository."""
+    return Path(os.environ.get("DPP_RUNS") or ROOT / "runs").expanduser()

@@ -1,13 +1,29 @@
-"""Features and prototypes on the hypersphere (equations 2 and 3 of the paper)."""
+"""Features and prototypes on the hypersphere, and how far parts move (sections 3.1 and 3.2)."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpp import ops
+from dpp.errors import UserError
 
 EPSILON = 1e-5  # the uniform extra channel's value, before scaling
+OFFSET_CHANNELS = 128  # between the two convolutions of the offset branch
+LOOSE = 1e-4  # what the released code has for EPSILON, and adds to squares and lengths
+DAMPING = 1.01
+LARGE = 64.0
 
 
-def fix_length(features: Tensor, length: float, epsilon: float = EPSILON) -> Tensor:
-    """Appends the uniform channel and scales every spatial vector to `length`.
+def fix_length(
+    features: Tensor,
+    length: float,
+    epsilon: float = EPSILON,
+    *,
+    extra: int = 1,
+    slack: float = 0.0,
+    added: float = 0.0,
+) -> Tensor:
+    """Appends the uniform channel and scales every spatial vector to `length` (equations 2, 3).
 
     The extra channel keeps an all-zero vector from having no direction: it becomes
     (0, ..., 0, length).
@@ -16,10 +32,128 @@ def fix_length(features: Tensor, length: float, epsilon: float = EPSILON) -> Ten
         features: (N, C, H, W) image features, or (P, C, K, K) prototypes.
         length: r = 1/sqrt(parts) in the paper.
         epsilon: the value of the extra channel before scaling.
+        extra: how many such channels.
+        slack: added to the squared length, which leaves short vectors shorter than `length`.
+        added: added to the length itself.
 
     Returns:
-        (N, C + 1, H, W), every vector along the channels of the given length.
+        (N, C + extra, H, W), every vector along the channels of the given length.
     """
-    extra = torch.full_like(features[:, :1], epsilon)
-    extended = torch.cat([features, extra], dim=1)
-    return extended * (length / torch.linalg.vector_norm(extended, dim=1, keepdim=True))
+    extended = functional.pad(features, (0, 0, 0, 0, 0, extra), value=epsilon)
+    norm = torch.linalg.vector_norm(extended, dim=1, keepdim=True)
+    norm = torch.hypot(norm, norm.new_tensor(slack**0.5)) + added
+    return extended * (length / norm)
+
+
+class OffsetBranch(nn.Sequential):
+    """The offset prediction function delta: from features of fixed length to (N, 2*K*K, H, W).
+
+    All its weights are zero until `draw`: prototypes are rigid before joint training.
+    """
+
+    def __init__(self, channels: int, kernel_size: int, variant: frozenset[str] = frozenset()):
+        first, second = 3, 3
+        if "offset_kernels" in variant:
+            if kernel_size != 2:
+                raise UserError("offset_kernels keeps the size of the map for 2x2 prototypes alone")
+            first, second = kernel_size + 2, kernel_size
+        super().__init__(
+            nn.Conv2d(channels, OFFSET_CHANNELS, first, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(OFFSET_CHANNELS, 2 * kernel_size**2, second, padding=1),
+        )
+        self.scale = LARGE if "large_features" in variant else 1.0
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return super().forward(z if self.scale == 1 else self.scale * z)
+
+    def draw(self, deviation: float) -> None:
+        """Draws the weights, when joint training starts; the biases stay zero."""
+        for convolution in (self[0], self[2]):
+            nn.init.normal_(convolution.weight, std=deviation)
+
+
+class Prototypes(nn.Module):
+    """The deformable prototypes of all classes, in order of their classes.
+
+    Args:
+        channels: of the backbone's features.
+        classes: how many.
+        per_class: prototypes of a class.
+        kernel_size: K; a prototype has K*K parts. Parts of an even K are two cells apart.
+        variant: switches of the released code.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        classes: int,
+        per_class: int,
+        kernel_size: int,
+        variant: frozenset[str] = frozenset(),
+    ):
+        super().__init__()
+        vectors = torch.rand(classes * per_class, channels, kernel_size, kernel_size)
+        self.vectors = nn.Parameter(vectors.contiguous(memory_format=torch.channels_last))
+        self.register_buffer("classes", torch.arange(classes).repeat_interleave(per_class))
+        self.variant = variant
+        self.extra = 2 if "two_channels" in variant else 1
+        self.epsilon = LOOSE if "two_channels" in variant else EPSILON
+        self.slack = LOOSE if "loose_length" in variant else 0.0
+
+    @property
+    def kernel_size(self) -> int:
+        return self.vectors.shape[-1]
+
+    @property
+    def geometry(self) -> dict[str, float | int | None]:
+        """What the operator needs to know besides tensors."""
+        dilation = 1 if self.kernel_size % 2 else 2
+        return {"dilation": dilation, "outside": 0.0 if "zero_outside" in self.variant else None}
+
+    @property
+    def length(self) -> float:
+        """r, of every part and every feature."""
+        return 1 / self.kernel_size
+
+    def place_features(self, features: Tensor) -> Tensor:
+        """The backbone's features (N, C, H, W) on the hypersphere (equation 3)."""
+        return self._fix_length(features.float())
+
+    def normalised(self) -> Tensor:
+        """The prototypes (P, C + 1, K, K) on the hypersphere (equation 2)."""
+        return self._fix_length(self.vectors, added=self.slack)
+
+    def _fix_length(self, vectors: Tensor, added: float = 0.0) -> Tensor:
+        given = {"extra": self.extra, "slack": self.slack, "added": added}
+        return fix_length(vectors, self.length, self.epsilon, **given)
+
+    def forward(self, z: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The cosine to the best place of each prototype, and that place (equation 8).
+
+        Args:
+            z: (N, C + 1, H, W), from `place_features`.
+            offsets: (N, 2*K*K, H, W), or None for rigid prototypes.
+
+        Returns:
+            cosines (N, P), and places (N, P), flat indices into H*W.
+        """
+        cosines, places = ops.max_similarity(z, offsets, self.normalised(), **self.geometry)
+        return cosines / DAMPING if "damped_cosine" in self.variant else cosines, places
+
+    @torch.no_grad()
+    def replace(self, prototype: Tensor, samples: Tensor) -> None:
+        """Makes prototypes what was found under their parts (equation 15).
+
+        `vectors` lack the extra channels, which are added before scaling: they are scaled so that
+        these come out as sampled, also where a part lies on nothing at all.
+
+        Args:
+            prototype: (Q,), which ones.
+            samples: (Q, C + 1, K, K), from `ops.sample_parts`.
+        """
+        features, last = samples[:, : -self.extra], samples[:, -1:]
+        scale = torch.where(last > 0, self.epsilon / last, 0)
+        self.vectors[prototype] = features * scale

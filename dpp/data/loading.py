@@ -118,13 +118,14 @@ class EpochBatches(Sampler):
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.shuffle, self.drop_last = shuffle, drop_last
         self.epoch = 0
+        self.start = 0
 
     def __len__(self) -> int:
         whole, rest = divmod(self.length, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return iter(self.keys(self.epoch))
+        return iter(self.keys(self.epoch)[self.start :])
 
     def keys(self, epoch: int) -> list[list[tuple[int, int]]]:
         order = np.arange(self.length)
@@ -174,9 +175,13 @@ def as_it_is(batch: Batch) -> Batch:
     return batch
 
 
-def batches(loader: DataLoader, epoch: int = 0) -> Iterator[Batch]:
-    """The batches of one epoch of a loader from `make_loader`; finish one before the next."""
-    loader.sampler.epoch = epoch
+def batches(loader: DataLoader, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+    """The batches of one epoch of a loader from `make_loader`; finish one before the next.
+
+    Args:
+        start: leave out so many batches, which were taken before.
+    """
+    loader.sampler.epoch, loader.sampler.start = epoch, start
     return iter(loader)
 
 

@@ -1,0 +1,118 @@
+"""Deformable ProtoPNet: backbone, offset branch, deformable prototypes, last layer (section 4).
+
+The four are the network's children, and their names are those by which a training schedule says
+what it trains.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dpp.backbones import Backbone
+from dpp.prototypes import OffsetBranch, Prototypes
+
+OWN_CONNECTION = 1.0
+OTHER_CONNECTION = -0.5
+
+
+class Output(NamedTuple):
+    """What the network saw in N images."""
+
+    logits: Tensor  # (N, classes)
+    scores: Tensor  # (N, P), each prototype's similarity to the image (equation 8)
+    places: Tensor  # (N, P), its centre there, a flat index into H*W
+    offsets: Tensor | None  # (N, 2*K*K, H, W), None if the prototypes are rigid
+    z: Tensor  # (N, C + 1, H, W), the features on the hypersphere
+    cosines: Tensor  # (N, P), the scores before the released code's ReLU; else the same
+
+
+class DeformableProtoPNet(nn.Module):
+    """The paper's network.
+
+    Args:
+        backbone: whose features are non-negative.
+        classes: how many.
+        per_class: prototypes of a class.
+        kernel_size: K; the paper has 3 with 6 prototypes a class, and 2 with 10.
+        deformable: if not, the same network with its offsets held at zero.
+        variant: switches of the released code, see `dpp.variants`.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        classes: int,
+        *,
+        per_class: int = 6,
+        kernel_size: int = 3,
+        deformable: bool = True,
+        variant: frozenset[str] = frozenset(),
+    ):
+        super().__init__()
+        self.backbone = backbone
+        self.prototypes = Prototypes(backbone.channels, classes, per_class, kernel_size, variant)
+        channels = backbone.channels + self.prototypes.extra
+        self.offsets = OffsetBranch(channels, kernel_size, variant) if deformable else None
+        self.last_layer = nn.Linear(classes * per_class, classes, bias=False)
+        own = torch.arange(classes)[:, None] == self.prototypes.classes
+        with torch.no_grad():
+            self.last_layer.weight.copy_(torch.where(own, OWN_CONNECTION, OTHER_CONNECTION))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (N, classes) of images (N, 3, H, W)."""
+        return self.inspect(images).logits
+
+    def inspect(self, images: Tensor) -> Output:
+        """All that the reasoning about images (N, 3, H, W) goes through."""
+        z, offsets = self.locate(images)
+        cosines, places = self.prototypes(z, offsets)
+        scores = self.activate(cosines)
+        return Output(self.last_layer(scores), scores, places, offsets, z, cosines)
+
+    def locate(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The features on the hypersphere, and how far each part moves from each centre."""
+        z = self.prototypes.place_features(self.backbone(images))
+        return z, None if self.offsets is None else self.offsets(z)
+
+    def activate(self, cosines: Tensor) -> Tensor:
+        """From cosines to scores: the same, but for the released code's ReLU."""
+        return cosines.relu() if "clipped_cosine" in self.prototypes.variant else cosines
+
+    def measure(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """What an evaluation is made of, for each of N images.
+
+        Returns:
+            `accuracy` (N,), 0 or 1, and `offset` (N,): the median, over all prototypes at their
+            best centres and over their parts, of how far a part has moved, in cells.
+        """
+        output = self.inspect(images)
+        correct = (output.logits.argmax(dim=1) == labels).float()
+        if output.offsets is None:
+            return {"accuracy": correct}
+        moved = offsets_at(output.offsets, output.places).norm(dim=3)  # (N, P, parts)
+        return {"accuracy": correct, "offset": moved.flatten(1).median(dim=1).values}
+
+    @torch.no_grad()
+    def keep(self, prototypes: Tensor) -> None:
+        """Leaves these prototypes (Q,) alone, in their order, and their connections."""
+        kept = prototypes.sort().values
+        vectors = self.prototypes.vectors[kept].contiguous(memory_format=torch.channels_last)
+        self.prototypes.vectors = nn.Parameter(vectors)
+        self.prototypes.classes = self.prototypes.classes[kept]
+        self.last_layer.weight = nn.Parameter(self.last_layer.weight[:, kept].clone())
+        self.last_layer.in_features = len(kept)
+
+
+def offsets_at(offsets: Tensor, places: Tensor) -> Tensor:
+    """How far each part has moved from given centres.
+
+    Args:
+        offsets: (N, 2*K*K, H, W).
+        places: (N, P), flat indices into H*W.
+
+    Returns:
+        (N, P, K*K, 2), down and to the right, in cells.
+    """
+    there = places[:, None].expand(-1, offsets.shape[1], -1)
+    return offsets.flatten(2).gather(2, there).transpose(1, 2).unflatten(2, (-1, 2))

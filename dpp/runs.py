@@ -1,0 +1,410 @@
+"""From an experiment to a run: found if it is there, else trained; stopped and gone on with.
+
+A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
+
+    experiment.json       what it is made from
+    metrics.csv           a row for each epoch and each later stage
+    state-*.pt            while it is not finished: where to go on from
+    weights.safetensors   when it is finished: the network
+    prototypes.json       where each prototype comes from
+    manifest.json         written last: results, seconds, commit, versions, device, digests
+"""
+
+import fcntl
+import platform
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+import torchvision
+from torch import nn
+from tqdm.auto import tqdm
+
+from dpp import checkpoints, data, ops, paths
+from dpp.backbones import Backbone, make_backbone
+from dpp.data.loading import Splits, make_splits
+from dpp.data.records import Source
+from dpp.errors import UserError
+from dpp.experiments import Experiment, base_experiment
+from dpp.methods import METHODS
+from dpp.training import NotFinite, Trainer
+
+SAVE_EVERY = 600  # seconds, within an epoch
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ended the run between two steps, and its state is saved."""
+
+    def __init__(self, number: int, message: str):
+        super().__init__(message)
+        self.exit_code = 128 + number
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    experiment: Experiment
+    folder: Path
+
+    @property
+    def manifest(self) -> dict:
+        return checkpoints.read_json(self.folder / "manifest.json")
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each epoch and each later stage."""
+        return pd.read_csv(self.folder / "metrics.csv")
+
+    @property
+    def origins(self) -> list[dict]:
+        """Where each prototype comes from (see `projection.Origin`)."""
+        return checkpoints.read_json(self.folder / "prototypes.json")
+
+    @property
+    def source(self) -> Source:
+        return load_source(self.experiment)
+
+    def load_model(self, device: str = "cpu") -> nn.Module:
+        """The network, ready to look at images."""
+        manifest = self.manifest
+        path = self.folder / "weights.safetensors"
+        tensors = checkpoints.read_tensors(path, manifest["weights_sha256"])
+        stacked = "stacked_branch" in self.experiment.switches
+        backbone = make_backbone(self.experiment.backbone, stacked_branch=stacked)
+        model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
+        model.load_state_dict(tensors)
+        return model.to(device).eval()
+
+
+def find(experiment: Experiment, root: Path | None = None) -> Run | None:
+    """The run of an experiment, if it is finished."""
+    folder = (root or paths.runs_root()) / experiment.name
+    return Run(experiment, folder) if (folder / "manifest.json").is_file() else None
+
+
+def open_run(folder: Path) -> Run:
+    """The finished run in a folder."""
+    if not (folder / "manifest.json").is_file():
+        raise UserError(f"there is no finished run in {folder}: it has no manifest.json")
+    return Run(Experiment(**checkpoints.read_json(folder / "experiment.json")), folder)
+
+
+def run(
+    experiment: Experiment,
+    *,
+    root: Path | None = None,
+    device: str = "auto",
+    workers: int = 0,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> Run:
+    """Finds the run of an experiment or trains it, going on from where it was stopped.
+
+    Args:
+        experiment: what to train.
+        root: where runs live, instead of `runs/` or `DPP_RUNS`.
+        device: "auto" for a GPU if there is one.
+        workers: processes that prepare batches.
+        progress: show a bar.
+        tensorboard: write its events to the run's folder too.
+    """
+    root = Path(root) if root else paths.runs_root()
+    if found := find(experiment, root):
+        return found
+    device = choose_device(device)
+    pretrained = None
+    if experiment.weights == "base":
+        given = {"root": root, "device": device, "workers": workers, "progress": progress}
+        pretrained = run(base_experiment(experiment), **given)
+    folder = root / experiment.name
+    with locked(folder):
+        if found := find(experiment, root):  # by a process that held the lock
+            return found
+        checkpoints.write_json(folder / "experiment.json", asdict(experiment))
+        trainer, source = make_trainer(experiment, pretrained, device, workers)
+        writer = make_writer(folder) if tensorboard else None
+        history = train(experiment, trainer, folder, progress, writer)
+        finish(experiment, trainer, folder, history, source, pretrained)
+    return Run(experiment, folder)
+
+
+def make_trainer(
+    experiment: Experiment, pretrained: Run | None = None, device: str = "cpu", workers: int = 0
+) -> tuple[Trainer, Source]:
+    """What trains an experiment from its beginning, and the data that it trains on."""
+    method = METHODS[experiment.model]
+    source = load_source(experiment)
+    torch.manual_seed(experiment.seed)
+    backbone = load_backbone(experiment, pretrained)
+    model = method.build(experiment, backbone, len(source.class_names)).to(device)
+    if experiment.compile:
+        backbone.compile()
+    trainer = Trainer(
+        model,
+        method.schedule(experiment),
+        load_splits(experiment, source),
+        method.objective(experiment),
+        method.stages(experiment),
+        batch_size=experiment.batch_size,
+        seed=experiment.seed,
+        workers=workers,
+        precision=experiment.precision,
+    )
+    return trainer, source
+
+
+def load_source(experiment: Experiment) -> Source:
+    if experiment.data not in data.catalogue.DRAWN:
+        return data.load(experiment.data)
+    return data.load(
+        experiment.data,
+        base=experiment.base_classes,
+        classes=experiment.classes,
+        train_per_class=experiment.train_per_class,
+        test_per_class=experiment.test_per_class,
+        image_size=experiment.image_size,
+        pose=experiment.pose,
+    )
+
+
+def load_splits(experiment: Experiment, source: Source) -> Splits:
+    return make_splits(
+        source,
+        experiment.image_size,
+        crop_to_box=experiment.crop_to_box,
+        validation_fraction=experiment.validation_fraction,
+        seed=experiment.seed,
+    )
+
+
+def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
+    stacked = "stacked_branch" in experiment.switches and experiment.backbone == "resnet50"
+    weights = "none" if pretrained else experiment.weights
+    backbone = make_backbone(experiment.backbone, weights, stacked_branch=stacked)
+    if pretrained:
+        backbone.load_state_dict(pretrained.load_model().backbone.state_dict())
+    return backbone
+
+
+def train(
+    experiment: Experiment, trainer: Trainer, folder: Path, progress: bool, writer=None
+) -> list[dict]:
+    """Leads a trainer to its end, saving after each task, at intervals, and when it is stopped."""
+    history: list[dict] = []
+
+    def save() -> None:
+        steps = trainer.place * 10**6 + trainer.step
+        state = {"experiment": experiment.identity, "history": history, "trainer": trainer.state()}
+        checkpoints.save_state(folder, steps, state)
+
+    if state := checkpoints.latest_state(folder):
+        if state["experiment"] != experiment.identity:
+            raise UserError(
+                f"the state in {folder} is of another experiment ({state['experiment']}, not "
+                f"{experiment.identity}): remove it, or give the experiment that it is of"
+            )
+        trainer.restore(state["trainer"])
+        history += state["history"]
+
+    saved = time.monotonic()
+    with signals() as received, progress_bar(trainer, experiment, progress) as bar:
+
+        def after_step(trainer: Trainer) -> None:
+            nonlocal saved
+            bar.update()
+            if received or time.monotonic() - saved > SAVE_EVERY:
+                save()
+                saved = time.monotonic()
+            leave_if(received, trainer, folder)
+
+        try:
+            for record in trainer.run(after_step):
+                history.append(record)
+                save()
+                saved = time.monotonic()
+                write_metrics(folder, history)
+                report(bar, writer, record, len(history))
+                leave_if(received, trainer, folder)
+        except NotFinite as error:
+            raise UserError(explain_not_finite(error, trainer, folder)) from error
+    return history
+
+
+def leave_if(received: list[int], trainer: Trainer, folder: Path) -> None:
+    if received and trainer.place < len(trainer.tasks):
+        task = trainer.tasks[trainer.place]
+        where = f"epoch {task.epoch}, step {trainer.step}"
+        message = f"stopped and saved in {folder} ({where}): the same command goes on from there"
+        raise Stopped(received[0], message)
+
+
+def explain_not_finite(error: NotFinite, trainer: Trainer, folder: Path) -> str:
+    """Writes down the batch that made the loss infinite, and says where."""
+    records = trainer.splits.train.records
+    path = folder / "not_finite.json"
+    batch = [records[index].id for index in error.indices]
+    found = {name: str(value) for name, value in error.terms.items()}
+    checkpoints.write_json(
+        path, {"epoch": error.epoch, "step": error.step, "terms": found, "images": batch}
+    )
+    return (
+        f"{error}. Its images are listed in {path}; the state before that epoch is kept. "
+        "Lower the rates, or look at these images"
+    )
+
+
+def finish(
+    experiment: Experiment,
+    trainer: Trainer,
+    folder: Path,
+    history: list[dict],
+    source: Source,
+    pretrained: Run | None,
+) -> None:
+    """Writes what a finished run is, the manifest last, and removes the states."""
+    digest = checkpoints.write_tensors(
+        folder / "weights.safetensors", trainer.model.state_dict(), {"run": experiment.identity}
+    )
+    if trainer.provenance is not None:
+        checkpoints.write_json(folder / "prototypes.json", trainer.provenance)
+    last = history[-1]
+    results = {name: value for name, value in last.items() if name.startswith(("test", "valid"))}
+    checkpoints.write_json(
+        folder / "manifest.json",
+        {
+            "run": experiment.name,
+            "results": results,
+            "seconds": round(sum(record["seconds"] for record in history), 1),
+            "classes": len(source.class_names),
+            "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
+            "pretrained": pretrained.experiment.name if pretrained else experiment.weights,
+            "weights_sha256": digest,
+            **surroundings(trainer.device),
+        },
+    )
+    for path in checkpoints.find_states(folder):
+        path.unlink()
+
+
+def surroundings(device: torch.device) -> dict:
+    """What a number may depend on that is not in the experiment."""
+    cuda = device.type == "cuda"
+    return {
+        "commit": commit(),
+        "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),
+        "operator": ops.backend(device),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def commit() -> str:
+    """The commit that the code is of, with a plus if files have changed since."""
+    command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--abbrev=12", "--dirty=+"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return found.stdout.strip() or "unknown"
+
+
+def choose_device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return name
+
+
+def write_metrics(folder: Path, history: list[dict]) -> None:
+    checkpoints.write_file(
+        folder / "metrics.csv", pd.DataFrame(history).to_csv(index=False).encode()
+    )
+
+
+def make_writer(folder: Path):
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError("TensorBoard is not installed: pip install tensorboard") from error
+    return SummaryWriter(folder / "tensorboard")
+
+
+def report(bar: tqdm, writer, record: dict, place: int) -> None:
+    """Shows a record on the bar, and to TensorBoard."""
+    shown = {"validation": f"{record['validation_accuracy']:.1%}"}
+    if "loss" in record:
+        shown["loss"] = f"{record['loss']:.3g}"
+    bar.set_postfix(shown)
+    if writer:
+        for name, value in record.items():
+            if isinstance(value, int | float):
+                writer.add_scalar(name, value, place)
+        writer.flush()
+
+
+@contextmanager
+def progress_bar(trainer: Trainer, experiment: Experiment, shown: bool) -> Iterator[tqdm]:
+    """A bar over all training steps, from where the trainer stands."""
+    steps = len(trainer.loader)
+    done = sum(task.stage == "train" for task in trainer.tasks[: trainer.place])
+    total = sum(task.stage == "train" for task in trainer.tasks)
+    with tqdm(
+        total=total * steps,
+        initial=done * steps + trainer.step,
+        desc=f"{experiment.model} {experiment.backbone}",
+        unit="step",
+        disable=not shown,
+    ) as bar:
+        yield bar
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """A list that the first Ctrl-C or SIGTERM puts its number into; the second interrupts."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    watched = (signal.SIGINT, signal.SIGTERM)
+    before: dict[int, Callable | int] = {}
+
+    def note(number: int, frame) -> None:
+        received.append(number)
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before |= {number: signal.signal(number, note) for number in watched}
+    try:
+        yield received
+    finally:
+        restore()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes off a run's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another process is training {folder}: wait for it") from error
+        yield

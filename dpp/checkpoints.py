@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +29,7 @@ from torch import Tensor
 from dpp.errors import UserError
 
 KEPT = 2  # states in a folder: should the newest be damaged, the one before it is there
+NEWBORN = 60.0  # seconds for which an empty file may still get a writer
 STATE_NAME = re.compile(r"state-(\d{8,})-([0-9a-f]{16})\.pt")
 NO_ROOM = {
     errno.ENOSPC: "there is no room on the disk",
@@ -58,7 +60,8 @@ def write_file(path: Path, content: bytes) -> None:
                 temporary.unlink()
     except OSError as error:
         reason = NO_ROOM.get(error.errno, error.strerror)
-        before = "what was there before is intact" if path.exists() else "nothing was left there"
+        there = os.path.exists(path)  # False, not an error, in a folder that may not be read
+        before = "what was there before is intact" if there else "nothing was left there"
         raise UserError(
             f"{path} ({len(content):,} bytes) could not be written: {reason}; {before}. Put that "
             "right, or write to another disk, and run the command again"
@@ -215,13 +218,14 @@ def step_of(path: Path) -> int:
 def remove_abandoned(folder: Path) -> None:
     """Removes the unfinished files of processes that have ended.
 
-    A writer holds a lock on its file, and the kernel gives it back however the writer ends. A file
-    that is still empty may be one whose writer has yet to lock it; it takes no room.
+    A writer holds a lock on its file, and the kernel gives it back however the writer ends. An
+    empty file may be a new one, whose writer has yet to lock it.
     """
     for path in folder.glob(".*.tmp"):
         with suppress(OSError), path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(file.fileno()).st_size:
+            there = os.fstat(file.fileno())
+            if there.st_size or time.time() - there.st_mtime > NEWBORN:
                 path.unlink()
 
 

@@ -45,12 +45,12 @@ def fit_to_convergence(
 
     The step grows a little at each iteration and is cut until the loss lies below the quadratic
     that the method relies on, so that it follows the curvature where it is; the bound that holds
-    everywhere, half the mean squared length of the scores, is some hundred times too careful.
+    everywhere, half the mean squared length of the scores, is far too careful for many classes.
     Soft thresholding makes zeros exact. A first step drops all connections to other classes if
-    that lowers the loss: from the network's -0.5 it spares some hundred iterations.
+    that lowers the loss: from the network's -0.5 it spares about a hundred iterations.
 
     Args:
-        scores: (N, P), of each image's prototypes; float32 or float64, which is computed in.
+        scores: (N, P), each image's prototype scores, float32 or float64; computes in the same.
         labels: (N,) int64, the images' classes.
         weight: (classes, P), where to start.
         prototype_classes: (P,) int64, the prototypes' classes.

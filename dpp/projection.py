@@ -93,10 +93,10 @@ class Best:
         self.prototypes, self.geometry = prototypes, geometry
         self.samples = torch.empty_like(prototypes)
         count, kernel_size = len(prototypes), prototypes.shape[-1]
-        self.similarity = torch.full((count,), -torch.inf)
+        self.similarity = torch.full((count,), -torch.inf, dtype=prototypes.dtype)
         self.image = torch.full((count,), -1)
         self.centre = torch.zeros(count, 2, dtype=torch.long)
-        self.moved = torch.zeros(count, kernel_size**2, 2)
+        self.moved = torch.zeros(count, kernel_size**2, 2, dtype=prototypes.dtype)
         self.cells = (0, 0)
 
     def update(self, mine: Tensor, z: Tensor, offsets: Tensor | None, images: Tensor) -> None:

@@ -120,7 +120,8 @@ class Prototypes(nn.Module):
 
     def place_features(self, features: Tensor) -> Tensor:
         """The backbone's features (N, C, H, W) on the hypersphere (equation 3)."""
-        return self._fix_length(features.float())
+        at_least = torch.promote_types(features.dtype, torch.float32)  # also under autocast
+        return self._fix_length(features.to(at_least))
 
     def normalised(self) -> Tensor:
         """The prototypes (P, C + 1, K, K) on the hypersphere (equation 2)."""

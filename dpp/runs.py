@@ -12,11 +12,8 @@ A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
 
 import fcntl
 import platform
-import signal
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +23,6 @@ import pandas as pd
 import torch
 import torchvision
 from torch import nn
-from tqdm.auto import tqdm
 
 from dpp import checkpoints, data, ops, paths
 from dpp.backbones import Backbone, make_backbone
@@ -35,17 +31,8 @@ from dpp.data.records import Source
 from dpp.errors import UserError
 from dpp.experiments import Experiment, base_experiment
 from dpp.methods import METHODS
-from dpp.training import NotFinite, Trainer
-
-SAVE_EVERY = 600  # seconds, within an epoch
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal ended the run between two steps, and its state is saved."""
-
-    def __init__(self, number: int, message: str):
-        super().__init__(message)
-        self.exit_code = 128 + number
+from dpp.supervision import supervise
+from dpp.training import Trainer
 
 
 @dataclass(frozen=True)
@@ -131,8 +118,10 @@ def run(
             return found
         checkpoints.write_json(folder / "experiment.json", asdict(experiment))
         trainer, source = make_trainer(experiment, pretrained, device, workers)
-        writer = make_writer(folder) if tensorboard else None
-        history = train(experiment, trainer, folder, progress, writer)
+        title = f"{experiment.model} {experiment.backbone}" if progress else None
+        history = supervise(
+            trainer, folder, experiment.identity, title=title, tensorboard=tensorboard
+        )
         finish(experiment, trainer, folder, history, source, pretrained)
     return Run(experiment, folder)
 
@@ -193,73 +182,6 @@ def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
     if pretrained:
         backbone.load_state_dict(pretrained.load_model().backbone.state_dict())
     return backbone
-
-
-def train(
-    experiment: Experiment, trainer: Trainer, folder: Path, progress: bool, writer=None
-) -> list[dict]:
-    """Leads a trainer to its end, saving after each task, at intervals, and when it is stopped."""
-    history: list[dict] = []
-
-    def save() -> None:
-        steps = trainer.place * 10**6 + trainer.step
-        state = {"experiment": experiment.identity, "history": history, "trainer": trainer.state()}
-        checkpoints.save_state(folder, steps, state)
-
-    if state := checkpoints.latest_state(folder):
-        if state["experiment"] != experiment.identity:
-            raise UserError(
-                f"the state in {folder} is of another experiment ({state['experiment']}, not "
-                f"{experiment.identity}): remove it, or give the experiment that it is of"
-            )
-        trainer.restore(state["trainer"])
-        history += state["history"]
-
-    saved = time.monotonic()
-    with signals() as received, progress_bar(trainer, experiment, progress) as bar:
-
-        def after_step(trainer: Trainer) -> None:
-            nonlocal saved
-            bar.update()
-            if received or time.monotonic() - saved > SAVE_EVERY:
-                save()
-                saved = time.monotonic()
-            leave_if(received, trainer, folder)
-
-        try:
-            for record in trainer.run(after_step):
-                history.append(record)
-                save()
-                saved = time.monotonic()
-                write_metrics(folder, history)
-                report(bar, writer, record, len(history))
-                leave_if(received, trainer, folder)
-        except NotFinite as error:
-            raise UserError(explain_not_finite(error, trainer, folder)) from error
-    return history
-
-
-def leave_if(received: list[int], trainer: Trainer, folder: Path) -> None:
-    if received and trainer.place < len(trainer.tasks):
-        task = trainer.tasks[trainer.place]
-        where = f"epoch {task.epoch}, step {trainer.step}"
-        message = f"stopped and saved in {folder} ({where}): the same command goes on from there"
-        raise Stopped(received[0], message)
-
-
-def explain_not_finite(error: NotFinite, trainer: Trainer, folder: Path) -> str:
-    """Writes down the batch that made the loss infinite, and says where."""
-    records = trainer.splits.train.records
-    path = folder / "not_finite.json"
-    batch = [records[index].id for index in error.indices]
-    found = {name: str(value) for name, value in error.terms.items()}
-    checkpoints.write_json(
-        path, {"epoch": error.epoch, "step": error.step, "terms": found, "images": batch}
-    )
-    return (
-        f"{error}. Its images are listed in {path}; the state before that epoch is kept. "
-        "Lower the rates, or look at these images"
-    )
 
 
 def finish(
@@ -328,74 +250,6 @@ def choose_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
     return name
-
-
-def write_metrics(folder: Path, history: list[dict]) -> None:
-    checkpoints.write_file(
-        folder / "metrics.csv", pd.DataFrame(history).to_csv(index=False).encode()
-    )
-
-
-def make_writer(folder: Path):
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UserError("TensorBoard is not installed: pip install tensorboard") from error
-    return SummaryWriter(folder / "tensorboard")
-
-
-def report(bar: tqdm, writer, record: dict, place: int) -> None:
-    """Shows a record on the bar, and to TensorBoard."""
-    shown = {"validation": f"{record['validation_accuracy']:.1%}"}
-    if "loss" in record:
-        shown["loss"] = f"{record['loss']:.3g}"
-    bar.set_postfix(shown)
-    if writer:
-        for name, value in record.items():
-            if isinstance(value, int | float):
-                writer.add_scalar(name, value, place)
-        writer.flush()
-
-
-@contextmanager
-def progress_bar(trainer: Trainer, experiment: Experiment, shown: bool) -> Iterator[tqdm]:
-    """A bar over all training steps, from where the trainer stands."""
-    steps = len(trainer.loader)
-    done = sum(task.stage == "train" for task in trainer.tasks[: trainer.place])
-    total = sum(task.stage == "train" for task in trainer.tasks)
-    with tqdm(
-        total=total * steps,
-        initial=done * steps + trainer.step,
-        desc=f"{experiment.model} {experiment.backbone}",
-        unit="step",
-        disable=not shown,
-    ) as bar:
-        yield bar
-
-
-@contextmanager
-def signals() -> Iterator[list[int]]:
-    """A list that the first Ctrl-C or SIGTERM puts its number into; the second interrupts."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    watched = (signal.SIGINT, signal.SIGTERM)
-    before: dict[int, Callable | int] = {}
-
-    def note(number: int, frame) -> None:
-        received.append(number)
-        restore()
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    before |= {number: signal.signal(number, note) for number in watched}
-    try:
-        yield received
-    finally:
-        restore()
 
 
 @contextmanager

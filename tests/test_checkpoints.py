@@ -260,7 +260,7 @@ def test_tensors_damaged_are_refused_by_digest(tmp_path, damage):
         checkpoints.read_tensors(path, digest)
 
 
-@pytest.mark.parametrize("damage", [name for name in DAMAGES if name[-3:] != "bit" != name[2:5]])
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if "bit" not in name])
 def test_tensors_of_another_length_are_refused_without_digest(tmp_path, damage):
     path = tmp_path / "w.safetensors"
     checkpoints.write_tensors(path, {"a": torch.arange(1000.0)})
@@ -366,28 +366,30 @@ def save_for_ever(folder: Path, step: int) -> None:
 
 
 def test_files_are_whole_after_kills(tmp_path):
-    last, unfinished = 0, 0
-    for kill in range(12):
+    last, kills, unfinished = 0, 0, 0
+    while kills < 8 or not unfinished:  # until one was killed as it wrote
         writer = FORK.Process(target=save_for_ever, args=(tmp_path, last), daemon=True)
         writer.start()
         patience = time.monotonic() + 30
-        while not (tmp_path / "progress.json").exists():
-            time.sleep(0.005)
+        while not any(step > last + 1 for step in steps(tmp_path)):
+            time.sleep(0.001)
             assert writer.is_alive() and time.monotonic() < patience
-        time.sleep(0.03 + 0.007 * kill)
+        time.sleep(0.005 * (kills % 8))
         writer.kill()
         writer.join()
+        kills += 1
         unfinished += len(list(tmp_path.glob(".*.tmp")))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             state = checkpoints.latest_state(tmp_path)
-        assert is_equal(state, some_state(state["step"], 500_000))
-        assert len(set(checkpoints.read_json(tmp_path / "progress.json")["steps"])) == 1
-        assert state["step"] >= last
+        assert state["step"] > last
         last = state["step"]
-    assert last > 12 and unfinished  # some were killed as they wrote
+        assert is_equal(state, some_state(last, 500_000))
+        assert len(set(checkpoints.read_json(tmp_path / "progress.json")["steps"])) == 1
+        assert kills < 100
     checkpoints.save_state(tmp_path, last + 1, some_state(last + 1))
-    assert names(tmp_path)[0] == "progress.json" and len(names(tmp_path)) == 3
+    assert not any(path.stat().st_size for path in tmp_path.glob(".*.tmp"))
+    assert len(steps(tmp_path)) == 2
 
 
 def write_slowly(path: Path, started, go) -> None:
@@ -425,6 +427,16 @@ def test_remove_abandoned_removes_the_file_of_a_dead_writer(tmp_path):
     assert len(names(tmp_path)) == 1
     checkpoints.remove_abandoned(tmp_path)
     assert not names(tmp_path)
+
+
+def test_remove_abandoned_spares_an_empty_file_for_a_while(tmp_path):
+    path = tmp_path / ".file.0123abcd.tmp"
+    path.touch()
+    checkpoints.remove_abandoned(tmp_path)
+    assert path.exists()
+    os.utime(path, (time.time() - 2 * checkpoints.NEWBORN,) * 2)
+    checkpoints.remove_abandoned(tmp_path)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -532,12 +544,16 @@ def test_writing_in_a_folder_without_permission_is_refused(tmp_path):
                 return "root may write anywhere, and there is no other user to become"
         with pytest.raises(UserError, match="v.json .*Permission denied; what was .* intact"):
             checkpoints.write_json(Path("v.json"), {"new": 1})
+        with pytest.raises(UserError, match="closed/v.json .*Permission denied"):
+            checkpoints.write_json(Path("closed/v.json"), {"new": 1})
 
+    (tmp_path / "closed").mkdir(0o000)
     tmp_path.chmod(0o555)
     try:
         run_in_child(work)
     finally:
         tmp_path.chmod(0o755)
+    (tmp_path / "closed").rmdir()  # still empty
     assert names(tmp_path) == ["v.json"]
     assert json.loads((tmp_path / "v.json").read_text()) == {"old": 1}
 

@@ -134,6 +134,31 @@ def test_loss_never_ends_above_the_start(iterations, noise):
     assert reached <= losses.last_layer(*problem).item()
 
 
+def test_best_weight_is_returned_when_the_limit_falls_on_a_ripple():
+    problem = make_problem(noise=1.0)
+    history = last_layer.fit_to_convergence(*problem, iterations=300, tolerance=0).losses
+    before = len(history) - 300  # losses that no iteration made
+    ripple = next(k for k in range(before, len(history)) if history[k] > history[k - 1])
+    fit = last_layer.fit_to_convergence(*problem, iterations=ripple + 1 - before, tolerance=0)
+    assert fit.losses == history[: ripple + 1]
+    reached = losses.last_layer(*problem[:2], fit.weight, problem[3]).item()
+    assert reached == pytest.approx(min(fit.losses), abs=1e-14)
+    assert min(fit.losses) < fit.losses[-1] - 1e-13
+
+
+def test_restarts_keep_convergence_quick():
+    fit = last_layer.fit_to_convergence(*make_problem(noise=1.0))
+    assert fit.converged
+    assert len(fit.losses) < 800  # about 400; 1800 without restarts
+
+
+def test_rounding_does_not_make_the_step_vanish():
+    problem = make_problem(noise=1.0, dtype=torch.float32)
+    fit = last_layer.fit_to_convergence(*problem, tolerance=0, iterations=1000)
+    assert len(fit.losses) > 1000
+    assert last_layer.violation(*problem[:2], fit.weight, problem[3]) < 1e-5
+
+
 @pytest.mark.parametrize("fit_with", FITS)
 def test_losses_are_equation_16_at_the_start_and_at_the_end(fit_with):
     problem = make_problem(noise=1.0)

@@ -1,0 +1,284 @@
+"""Runs: found or trained, killed and gone on with, refused when something is wrong with them."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpp import checkpoints, runs
+from dpp.errors import UserError
+from dpp.experiments import Experiment, make_experiment
+
+# A network that trains in seconds: no pretraining, three classes, 2x2 prototypes.
+TINY = {
+    "weights": "none",
+    "backbone": "slim_resnet50",
+    "kernel_size": 2,
+    "per_class": 2,
+    "image_size": 32,
+    "epochs": 4,
+    "project_after": (3, 4),
+}
+
+
+def tiny(**changes) -> Experiment:
+    return make_experiment("smoke", **(TINY | changes))
+
+
+def command(root: Path, **changes) -> list[str]:
+    """`python -m dpp train` for a tiny experiment."""
+    words = [sys.executable, "-m", "dpp", "train", "--profile", "smoke", "--root", str(root)]
+    for name, value in (TINY | changes).items():
+        values = value if isinstance(value, tuple) else (value,)
+        words += ["--" + name.replace("_", "-"), *map(str, values)]
+    return words
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> runs.Run:
+    """An undisturbed run, from the command line."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    done = subprocess.run(command(root), env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "test_accuracy" in done.stdout
+    return runs.find(tiny(), root)
+
+
+def digest(run: runs.Run) -> str:
+    return run.manifest["weights_sha256"]
+
+
+def test_finished_run_has_its_records(finished):
+    assert {path.name for path in finished.folder.iterdir() if path.name[0] != "."} == {
+        "experiment.json",
+        "manifest.json",
+        "metrics.csv",
+        "prototypes.json",
+        "weights.safetensors",
+    }
+    metrics = finished.metrics
+    assert metrics.stage.tolist() == [
+        *("train", "train", "train", "project", "last layer"),
+        *("train", "project", "last layer"),
+    ]
+    manifest = finished.manifest
+    assert {"commit", "torch", "device", "seconds", "threads"} <= manifest.keys()
+    assert manifest["results"]["test_accuracy"] == metrics.test_accuracy.iloc[-1]
+    assert len(finished.origins) == 3 * 2
+
+
+def test_loaded_model_gives_the_accuracy_of_the_record(finished, one_thread):
+    model = finished.load_model()
+    splits = runs.load_splits(finished.experiment, finished.source)
+    batch = splits.test.batch([(0, index) for index in range(len(splits.test))])
+    with torch.no_grad():
+        hits = model.measure(batch.images, batch.labels)["accuracy"]
+    assert float(hits.mean()) == pytest.approx(finished.manifest["results"]["test_accuracy"])
+
+
+def test_finished_run_is_found_not_trained(finished, monkeypatch):
+    monkeypatch.setattr(runs, "make_trainer", None)
+    assert runs.run(tiny(), root=finished.folder.parent) == finished
+    assert runs.open_run(finished.folder).experiment == tiny()
+
+
+def test_killed_three_times_and_resumed_gives_the_same_weights(finished, tmp_path):
+    folder = tmp_path / tiny().name
+    chance = random.Random(os.getpid())
+    for kill in range(1, 4):
+        process = subprocess.Popen(
+            command(tmp_path), env=environment(), stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        states = len(list(folder.glob("metrics.csv"))) and (folder / "metrics.csv").stat().st_size
+        while process.poll() is None:  # until it has done something more
+            there = folder / "metrics.csv"
+            if there.is_file() and there.stat().st_size > states:
+                break
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0, 0.4))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert kill == 3 or not (folder / "manifest.json").exists() or process.returncode == 0
+    done = subprocess.run(command(tmp_path), env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    resumed = runs.find(tiny(), tmp_path)
+    assert digest(resumed) == digest(finished)
+    assert resumed.metrics.drop(columns="seconds").equals(finished.metrics.drop(columns="seconds"))
+    assert resumed.origins == finished.origins
+
+
+@pytest.mark.parametrize("number,code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_saves_between_two_steps_and_leaves_cleanly(finished, tmp_path, number, code):
+    process = subprocess.Popen(
+        command(tmp_path), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    folder = tmp_path / tiny().name
+    while not list(folder.glob("state-*.pt")) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(number)
+    message = process.communicate()[1]
+    assert process.returncode == code, message
+    assert "the same command goes on" in message and "Traceback" not in message
+    again = subprocess.run(command(tmp_path), env=environment(), capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert digest(runs.find(tiny(), tmp_path)) == digest(finished)
+
+
+class Enough(Exception):
+    pass
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch, one_thread) -> Path:
+    """The folder of a run that ended after its second epoch."""
+    from dpp import supervision
+
+    def stop(bar, writer, record, place):
+        if place == 2:
+            raise Enough
+
+    with monkeypatch.context() as patch:
+        patch.setattr(supervision, "report", stop)
+        with pytest.raises(Enough):
+            runs.run(tiny(), root=tmp_path, progress=False)
+    return tmp_path / tiny().name
+
+
+def test_damaged_state_is_named_and_the_one_before_it_is_taken(stopped, finished):
+    newest = checkpoints.find_states(stopped)[0]
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    with pytest.warns(UserWarning, match=newest.name):
+        run = runs.run(tiny(), root=stopped.parent, progress=False)
+    assert digest(run) == digest(finished)
+
+
+def test_state_of_another_experiment_is_refused_and_nothing_is_lost(stopped):
+    state = checkpoints.latest_state(stopped)
+    for path in checkpoints.find_states(stopped):
+        path.unlink()
+    other = checkpoints.save_state(stopped, 5, state | {"experiment": "another"})
+    with pytest.raises(UserError, match="of another experiment"):
+        runs.run(tiny(), root=stopped.parent, progress=False)
+    assert other.exists()
+
+
+def test_altered_weights_are_refused(finished, tmp_path):
+    folder = tmp_path / finished.folder.name
+    folder.mkdir()
+    for path in finished.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    weights = folder / "weights.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match="weights.safetensors is damaged"):
+        runs.open_run(folder).load_model()
+
+
+def test_full_disk_leaves_the_last_state(stopped, monkeypatch, finished):
+    before = [path.name for path in checkpoints.find_states(stopped)]
+
+    def no_room(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", no_room)
+        with pytest.raises(UserError, match="no room"):
+            runs.run(tiny(), root=stopped.parent, progress=False)
+    assert [path.name for path in checkpoints.find_states(stopped)] == before
+    assert digest(runs.run(tiny(), root=stopped.parent, progress=False)) == digest(finished)
+
+
+def test_second_process_on_a_run_is_refused(tmp_path):
+    folder = tmp_path / tiny().name
+    with runs.locked(folder), pytest.raises(UserError, match="another process"):
+        runs.run(tiny(), root=tmp_path, progress=False)
+
+
+def test_loss_that_is_not_finite_is_explained(tmp_path, one_thread):
+    experiment = tiny(prototype_rate=1e38, backbone_rate=1e38, warm_epochs=0)
+    with pytest.raises(UserError, match="not finite") as caught:
+        runs.run(experiment, root=tmp_path, progress=False)
+    record = json.loads((tmp_path / experiment.name / "not_finite.json").read_text())
+    assert len(record["images"]) == experiment.batch_size
+    assert "not_finite.json" in str(caught.value)
+
+
+def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
+    experiment = make_experiment("mini")
+    assert (
+        make_experiment("mini", margin=0).identity == make_experiment("mini", margin=0.0).identity
+    )
+    for entry in fields(Experiment):
+        value = getattr(experiment, entry.name)
+        others = {
+            "profile": "smoke",
+            "model": "cnn",
+            "variant": "released",
+            "last_layer": "fixed",
+            "precision": "bfloat16",
+            "project_after": (20,),
+            "data": "posedogs",
+        }
+        other = others.get(entry.name, f"{value}x" if isinstance(value, str) else None)
+        if other is None:
+            other = not value if isinstance(value, bool) else value + 1
+        if entry.name in ("warm_epochs", "second_warm_epochs"):
+            other = 1
+        changed = Experiment(**(vars(experiment) | {entry.name: other}))
+        assert changed.identity != experiment.identity, entry.name
+
+
+def test_weights_file_counts_by_its_content(tmp_path):
+    for name, content in (("a", b"1"), ("b", b"1"), ("c", b"2")):
+        (tmp_path / name).write_bytes(content)
+    a, b, c = (make_experiment("mini", weights=str(tmp_path / name)).identity for name in "abc")
+    assert a == b != c
+
+
+@pytest.mark.parametrize(
+    "changes,message",
+    [
+        ({"nonsense": 1}, "has no 'nonsense'"),
+        ({"model": "forest"}, "model: 'forest' is none of"),
+        ({"epochs": 3}, "warm epochs do not fit"),
+        ({"project_after": (25,)}, "no epoch 25"),
+        ({"margin": "wide"}, "margin: expected float"),
+        ({"batch_size": 0}, "batch_size: expected a number from 1"),
+        ({"variant": "released:nonsense"}, "no variant 'nonsense'"),
+        ({"backbone_rate": float("nan")}, "backbone_rate"),
+    ],
+)
+def test_wrong_fields_are_refused_with_their_name(changes, message):
+    with pytest.raises(UserError, match=message):
+        make_experiment("mini", **changes)
+
+
+def test_help_of_train_covers_every_field():
+    done = subprocess.run(
+        [sys.executable, "-m", "dpp", "train", "--help"], capture_output=True, text=True
+    )
+    for entry in fields(Experiment):
+        assert "--" + entry.name.replace("_", "-") in done.stdout
+
+
+def test_wrong_command_line_ends_with_2_and_one_line(tmp_path):
+    words = command(tmp_path, backbone="resnet9000")
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("dpp: there is no backbone resnet9000")
+    assert "Traceback" not in done.stderr

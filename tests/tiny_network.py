@@ -1,0 +1,43 @@
+"""A network small enough for loops: a backbone of one convolution, and data to go with it."""
+
+from pathlib import Path
+
+import torch
+from tiny_data import write_cub
+from torch import Tensor, nn
+
+from dpp.data import read_cub
+from dpp.data.loading import Splits, make_splits
+from dpp.model import DeformableProtoPNet
+
+
+class TinyBackbone(nn.Module):
+    """Images (N, 3, S, S) to (N, 6, S/4, S/4), with batch norm, which has statistics to freeze."""
+
+    channels, stride = 6, 4
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, self.channels, 4, stride=4), nn.BatchNorm2d(self.channels), nn.ReLU()
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)
+
+
+def make_network(seed: int = 0, moving: float = 0.3, classes: int = 3, **options):
+    """A network whose parts move by about `moving` cells; float64, in evaluation mode."""
+    torch.manual_seed(seed)
+    options = {"per_class": 2, "kernel_size": 2} | options
+    network = DeformableProtoPNet(TinyBackbone(), classes, **options).double().eval()
+    if network.offsets is not None and moving:
+        network.offsets.draw(0.5)
+        with torch.no_grad():
+            network.offsets[2].bias.normal_(std=moving)
+    return network
+
+
+def make_tiny_splits(folder: Path, classes: int = 3, train: int = 6, size: int = 16) -> Splits:
+    source = read_cub(write_cub(folder, classes=classes, train=train, test=2))
+    return make_splits(source, size, keep="memory", validation_fraction=0.2)

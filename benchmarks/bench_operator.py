@@ -15,13 +15,13 @@ import argparse
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
 import torch
+from timing import measure, processor
 from torch import Tensor
 from torchvision.ops import deform_conv2d
 
@@ -135,19 +135,6 @@ def contenders(case: Case) -> dict[str, Callable[[], object]]:
     }
 
 
-def measure(case: Case, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender in each round, after one round to warm up."""
-    functions = contenders(case)
-    seconds = {name: [] for name in functions}
-    for turn in range(rounds + 1):
-        for name, function in functions.items():
-            begin = time.perf_counter()
-            function()
-            if turn > 0:
-                seconds[name].append(time.perf_counter() - begin)
-    return seconds
-
-
 def ratios(medians: dict[str, float], name: str, threads: int) -> list[dict]:
     """Every ratio of `TARGETS`, with its target if this case has one: they are for 2 threads."""
     own = TARGETS_IV if name == "iv" else TARGETS
@@ -198,12 +185,6 @@ def measure_memory(images: int) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def processor() -> str:
-    """The processor's name, from the kernel."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
-
-
 def print_case(name: str, threads: int, seconds: dict, rows: list[dict]) -> None:
     print(f"\n({name}) {CASES[name]}, {threads} thread{'s' * (threads > 1)}")
     for contender, values in seconds.items():
@@ -244,7 +225,7 @@ def main() -> None:
         torch.set_num_threads(threads)
         for name in arguments.cases:
             rounds = arguments.rounds or (3 if arguments.quick else 15 if name == "iv" else 5)
-            seconds = measure(CASES[name], rounds)
+            seconds = measure(contenders(CASES[name]), rounds)
             medians = {contender: statistics.median(s) for contender, s in seconds.items()}
             rows = ratios(medians, name, threads)
             print_case(name, threads, seconds, rows)

@@ -59,6 +59,18 @@ def project(
     """
     model.eval()
     prototypes = model.prototypes
+    best = search(model, batches)
+    classes = prototypes.classes.tolist()
+    if lacking := [label for label, image in zip(classes, best.image, strict=True) if image < 0]:
+        raise UserError(f"class {lacking[0]} has no image to project its prototypes on")
+    prototypes.replace(torch.arange(len(classes), device=best.samples.device), best.samples)
+    return best.origins(classes, dataset.records)
+
+
+@torch.no_grad()
+def search(model: DeformableProtoPNet, batches: Iterable[Batch]) -> "Best":
+    """Looks for every prototype in the images of its class."""
+    prototypes = model.prototypes
     best = Best(prototypes.normalised(), prototypes.geometry)
     device = prototypes.vectors.device
     for batch in batches:
@@ -68,17 +80,10 @@ def project(
         for label in batch.labels.unique().tolist():
             mine = (prototypes.classes == label).nonzero().flatten()
             rows = (batch.labels == label).nonzero().flatten()
-            best.update(
-                mine,
-                z[rows.to(device)],
-                None if offsets is None else offsets[rows.to(device)],
-                batch.indices[rows],
-            )
-    if (lacking := best.image < 0).any():
-        label = int(prototypes.classes[lacking.to(device)][0])
-        raise UserError(f"class {label} has no image to project its prototypes on")
-    prototypes.replace(torch.arange(len(best.image), device=device), best.samples)
-    return best.origins(prototypes.classes.tolist(), dataset.records)
+            there = rows.to(device)
+            moved = None if offsets is None else offsets[there]
+            best.update(mine, z[there], moved, batch.indices[rows])
+    return best
 
 
 class Best:

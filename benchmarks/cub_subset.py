@@ -1,0 +1,55 @@
+"""Real photographs and really pretrained weights on a CPU: a short schedule, in about an hour each.
+
+    python benchmarks/cub_subset.py --data DIR --weights resnet50.pth [--only deformable]
+
+DIR holds a folder `CUB_200_2011`, all of it or some of its classes; the weights are a ResNet-50's
+(see `dpp.backbones.load_weights`). Three runs with the same budget: Deformable ProtoPNet, the plain
+CNN, and Deformable ProtoPNet from random weights. Runs are kept: what was stopped goes on, what is
+finished is printed.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+BUDGET = {
+    "data": "cub",
+    "backbone": "resnet50",
+    "batch_size": 24,
+    "kernel_size": 2,
+    "epochs": 7,
+    "warm_epochs": 2,
+    "last_layer": "converged",
+}
+DEFORMABLE = {"second_warm_epochs": 2, "project_after": (7,)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="what holds CUB_200_2011")
+    parser.add_argument("--weights", type=Path, required=True, help="of a ResNet-50")
+    parser.add_argument("--root", type=Path, help="for the runs, instead of DPP_RUNS or runs/")
+    parser.add_argument("--only", choices=("deformable", "cnn", "random"), action="append")
+    arguments = parser.parse_args()
+    os.environ["DPP_DATA"] = str(arguments.data.resolve())
+
+    from dpp import runs
+    from dpp.experiments import make_experiment
+
+    weights = str(arguments.weights.resolve())
+    experiments = {
+        "deformable": make_experiment("paper", **BUDGET, **DEFORMABLE, weights=weights),
+        "cnn": make_experiment("paper", **BUDGET, model="cnn", weights=weights),
+        "random": make_experiment("paper", **BUDGET, **DEFORMABLE, weights="none"),
+    }
+    for name in arguments.only or experiments:
+        run = runs.run(experiments[name], root=arguments.root)
+        print(f"\n{name}: {run.manifest['seconds']:.0f} s, {run.folder}")
+        shown = ["stage", "epoch", "phase", "accuracy", "validation_accuracy", "test_accuracy"]
+        table = run.metrics
+        shown += [column for column in ("test_offset",) if column in table]
+        print(table[[column for column in shown if column in table]].to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()

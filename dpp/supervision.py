@@ -139,7 +139,7 @@ def report(bar: tqdm, writer, record: dict, place: int) -> None:
 @contextmanager
 def progress_bar(trainer: Trainer, title: str | None) -> Iterator[tqdm]:
     """A bar over all training steps, from where the trainer stands."""
-    steps = len(trainer.loader)
+    steps = len(trainer.loaders["train"])
     done = sum(task.stage == "train" for task in trainer.tasks[: trainer.place])
     total = sum(task.stage == "train" for task in trainer.tasks)
     with tqdm(

@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from dpp import losses
-from dpp.data.loading import ImageDataset, Splits, batches, make_loader
+from dpp.data.loading import Splits, batches, make_loader
 from dpp.errors import UserError
 from dpp.model import DeformableProtoPNet
 
@@ -75,6 +75,13 @@ class Schedule:
         epochs = sum(phase.epochs for phase in self.phases)
         if wrong := [epoch for epoch in self.after if not 1 <= epoch <= epochs]:
             raise UserError(f"no stage can follow epoch {wrong[0]}: there are {epochs} epochs")
+
+    def table(self) -> pd.DataFrame:
+        """A row for each phase; a child that it does not train has no rate."""
+        return pd.DataFrame(
+            {"phase": phase.name, "epochs": phase.epochs, **phase.rates, "decay": phase.decay}
+            for phase in self.phases
+        )
 
     def tasks(self) -> list[Task]:
         tasks, epoch = [], 0
@@ -161,11 +168,15 @@ class Trainer:
     ):
         self.model, self.splits, self.objective, self.stages = model, splits, objective, stages
         self.schedule, self.tasks = schedule, schedule.tasks()
-        self.workers, self.batch_size = workers, batch_size
         self.device = next(model.parameters()).device
         self.half = None if precision == "float32" else getattr(torch, precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
-        self.loader = make_loader(
+        self.loaders = {
+            name: make_loader(dataset, batch_size, workers=workers)
+            for name, dataset in splits._asdict().items()
+            if name != "train"
+        }
+        self.loaders["train"] = make_loader(
             splits.train, batch_size, shuffle=True, drop_last=True, workers=workers, seed=seed
         )
         self.place = 0  # in `tasks`, of what is to be done next
@@ -199,7 +210,7 @@ class Trainer:
     def _train_epoch(self, task: Task, after_step: Callable[["Trainer"], None]) -> dict[str, float]:
         self.begin(task)
         started = time.perf_counter() - self.seconds
-        for batch in batches(self.loader, task.epoch, start=self.step):
+        for batch in batches(self.loaders["train"], task.epoch, start=self.step):
             terms = self._train_step(batch.images, batch.labels, task.phase)
             values = dict(zip(terms, torch.stack(list(terms.values())).tolist(), strict=True))
             if not all(map(math.isfinite, values.values())):
@@ -248,7 +259,7 @@ class Trainer:
         """
         self.model.eval()
         measured: dict[str, list[Tensor]] = {}
-        for batch in batches(self.loader_of(getattr(self.splits, split))):
+        for batch in batches(self.loaders[split]):
             with torch.inference_mode(), self.autocast():
                 values = self.model.measure(
                     self.to_device(batch.images), batch.labels.to(self.device)
@@ -260,9 +271,6 @@ class Trainer:
             f"{split}_{name}": float(values.median() if name == "offset" else values.mean())
             for name, values in whole.items()
         }
-
-    def loader_of(self, dataset: ImageDataset) -> DataLoader:
-        return make_loader(dataset, self.batch_size, workers=self.workers)
 
     def to_device(self, images: Tensor) -> Tensor:
         return images.to(self.device, non_blocking=True, memory_format=torch.channels_last)

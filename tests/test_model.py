@@ -28,6 +28,19 @@ def test_equation_1_of_vectors_with_fixed_length_is_equation_4():
         assert float(similarity[0, 3, a, b]) == pytest.approx(-(distance / 2 - 1), abs=1e-9)
 
 
+def test_equation_7_shares_of_the_parts_add_up_to_the_score():
+    network = make_network()
+    output = network.inspect(IMAGES)
+    prototypes = network.prototypes.normalised()
+    samples = ops.sample_parts(
+        output.z, output.offsets, output.places, kernel_size=2, **network.prototypes.geometry
+    )
+    shares = (samples * prototypes).sum(dim=2)  # (N, P, K, K): r^2 times each part's cosine
+    cosines = torch.cosine_similarity(samples, prototypes[None], dim=2)
+    torch.testing.assert_close(shares, cosines / 4)
+    torch.testing.assert_close(shares.sum(dim=(2, 3)), output.scores)
+
+
 @pytest.mark.parametrize("kernel_size,per_class", [(3, 6), (2, 10), (1, 2)])
 def test_output_has_the_shapes_it_says(kernel_size, per_class):
     network = make_network(kernel_size=kernel_size, per_class=per_class)

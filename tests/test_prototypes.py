@@ -7,7 +7,7 @@ from dpp.prototypes import EPSILON, fix_length
 
 
 @pytest.mark.parametrize("length", [1 / 3, 1 / 2, 1.0])
-def test_fixed_length_holds_everywhere(length):
+def test_equations_2_and_3_fixed_length_holds_everywhere(length):
     features = torch.relu(torch.randn(2, 6, 4, 5, dtype=torch.float64))
     features[:, :, 1, 2] = 0
     lengths = torch.linalg.vector_norm(fix_length(features, length), dim=1)

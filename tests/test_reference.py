@@ -36,7 +36,9 @@ def make_case(kernel_size, *, images=2, channels=4, height=4, width=5, count=3, 
 @pytest.mark.parametrize("kernel_size, dilation", SHAPES)
 @pytest.mark.parametrize("outside", [None, 0.0, 0.7])
 @pytest.mark.parametrize("moves", [True, False])
-def test_similarity_map_equals_nested_loops(operator, kernel_size, dilation, outside, moves):
+def test_equation_5_similarity_map_equals_nested_loops(
+    operator, kernel_size, dilation, outside, moves
+):
     z, offsets, prototypes = make_case(kernel_size)
     offsets = offsets if moves else None
     found = operator.similarity_map(z, offsets, prototypes, dilation=dilation, outside=outside)
@@ -46,7 +48,7 @@ def test_similarity_map_equals_nested_loops(operator, kernel_size, dilation, out
 
 
 @pytest.mark.parametrize("kernel_size, dilation", SHAPES)
-def test_max_similarity_equals_maximum_of_nested_loops(operator, kernel_size, dilation):
+def test_equation_8_max_similarity_equals_maximum_of_nested_loops(operator, kernel_size, dilation):
     z, offsets, prototypes = make_case(kernel_size, seed=1)
     scores, argmax = operator.max_similarity(z, offsets, prototypes, dilation=dilation)
     loops = loop_oracle.similarity_map(z, offsets, prototypes, dilation, 1 / kernel_size)
@@ -71,7 +73,9 @@ def test_sample_parts_equals_nested_loops(operator, kernel_size, dilation):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kernel_size, dilation", SHAPES)
-def test_similarity_map_equals_conv2d_at_zero_offsets(operator, kernel_size, dilation, dtype):
+def test_equation_4_similarity_map_equals_conv2d_at_zero_offsets(
+    operator, kernel_size, dilation, dtype
+):
     z, offsets, prototypes = (t.to(dtype) for t in make_case(kernel_size, height=14, width=14))
     reach = (kernel_size - 1) * dilation // 2
     padded = pad(z, [reach] * 4)
@@ -101,7 +105,7 @@ def everywhere(z):
 
 @pytest.mark.parametrize("kernel_size, dilation", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_samples_have_length_r_at_any_offset(operator, kernel_size, dilation, dtype):
+def test_equation_6_samples_have_length_r_at_any_offset(operator, kernel_size, dilation, dtype):
     """Equation 6."""
     for reach in (0.0, 0.3, 2.0, 30.0, 1e6, 1e30):
         z, offsets, _ = (t.to(dtype) for t in make_case(kernel_size, reach=reach))

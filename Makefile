@@ -24,7 +24,7 @@ help:
 	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
 	@echo "make execute     run the notebooks in place, to commit them: ONLY=names"
 	@echo "make lab         open the notebooks in JupyterLab"
-	@echo "make bench       measure the operator against its yardsticks"
+	@echo "make bench       measure the operator and the training stages against their yardsticks"
 	@echo "make doctor      what works on this machine, and what to do about what does not"
 	@echo "make lint        ruff and clang-format;  make format mends what it can"
 	@echo "make setup       only the environment in $(VENV) and the extension"
@@ -92,6 +92,7 @@ lab: $(BUILT)
 
 bench: $(BUILT)
 	@$(BIN)/python benchmarks/bench_operator.py $(BENCH)
+	@$(BIN)/python benchmarks/bench_training.py $(BENCH)
 
 doctor: $(BUILT)
 	@$(BIN)/python -m dpp doctor

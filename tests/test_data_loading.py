@@ -62,6 +62,19 @@ def test_epochs_and_seeds_differ_and_an_epoch_can_be_asked_for_again(source):
     assert not torch.equal(dataset[0].images, other[0].images)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epoch_goes_on_after_the_batches_that_were_taken(source, workers):
+    store = PixelStore(source.records, 16, keep="memory")
+    dataset = ImageDataset(source.train, store, augmented=True)
+    loader = make_loader(dataset, 3, shuffle=True, workers=workers)
+    whole = collected(loader, (2,))
+    rest = [[t.clone() for t in batch] for batch in batches(loader, 2, start=2)]
+    assert len(whole) == 4 and len(rest) == 2
+    for first, other in zip(whole[2:], rest, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert len(collected(loader, (2,))) == 4
+
+
 def test_augmentation_does_not_depend_on_the_batch_or_the_global_generators(source):
     store = PixelStore(source.records, 16, keep="memory")
     dataset = ImageDataset(source.train, store, augmented=True)

@@ -210,6 +210,7 @@ def training_curves(metrics: pd.DataFrame, panels: Mapping[str, Sequence[str]]) 
         if len(names) > 1:
             axes.legend(frameon=False, fontsize=8)
         axes.set_title(title, fontsize=10)
+        axes.margins(y=0.2)  # room for the names of the phases
         axes.spines[["top", "right"]].set_visible(False)
     for axes in grid[-1]:
         axes.set_xlabel("epoch")

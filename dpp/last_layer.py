@@ -10,6 +10,7 @@ the loss by growing for ever: it has an infimum, 0, and no minimum, and the tole
 large they become (see `violation`).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from dpp import losses
+from dpp.data.loading import batches
+from dpp.experiments import Experiment
+from dpp.training import Trainer
 
 STEP_GROWTH = 1.1  # at every iteration: curvature falls as the classes become certain
 STEP_CUT = 0.5  # at every step that proves too long
@@ -155,6 +159,53 @@ def fit_by_passes(
                 optimiser.step()
             history.append(_loss(scores @ fitted.T, labels, fitted, penalty))
     return Fit(fitted, history, False)
+
+
+def stage(experiment: Experiment) -> Callable[[Trainer], dict[str, float]]:
+    """Stage 3 as an experiment wants it, for any network with scores and a last layer."""
+
+    def run(trainer: Trainer) -> dict[str, float]:
+        model = trainer.model
+        scores, labels = cache_scores(trainer)
+        connections, classes = model.last_layer.weight.detach(), model.prototypes.classes
+        if experiment.last_layer == "converged":
+            fit = fit_to_convergence(
+                scores,
+                labels,
+                connections,
+                classes,
+                l1=experiment.l1,
+                tolerance=experiment.last_layer_tolerance,
+            )
+        else:
+            fit = fit_by_passes(
+                scores,
+                labels,
+                connections,
+                classes,
+                l1=experiment.l1,
+                passes=experiment.last_layer_passes,
+                rate=experiment.last_layer_rate,
+                batch_size=experiment.batch_size,
+                seed=experiment.seed,
+            )
+        with torch.no_grad():
+            model.last_layer.weight.copy_(fit.weight)
+        zeros = float((fit.weight == 0).double().mean())
+        return {"loss": fit.losses[-1], "zero_connections": zeros, "converged": fit.converged}
+
+    return run
+
+
+@torch.no_grad()
+def cache_scores(trainer: Trainer) -> tuple[Tensor, Tensor]:
+    """Scores (N, P) and labels (N,) of the training images as they are."""
+    trainer.model.eval()
+    scores, labels = [], []
+    for batch in batches(trainer.loaders["projection"]):
+        scores.append(trainer.model.inspect(trainer.to_device(batch.images)).scores)
+        labels.append(batch.labels)
+    return torch.cat(scores), torch.cat(labels).to(trainer.device)
 
 
 @torch.no_grad()

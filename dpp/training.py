@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from dpp import losses
+from dpp.backbones import Backbone
 from dpp.data.loading import Splits, batches, make_loader
 from dpp.errors import UserError
+from dpp.experiments import Experiment
 from dpp.model import DeformableProtoPNet
 
 
@@ -334,3 +336,12 @@ def make_optimiser(
         if name in present
     ]
     return torch.optim.Adam(groups, fused=True)
+
+
+class Method(NamedTuple):
+    """How a kind of network is built and trained from an experiment."""
+
+    build: Callable[[Experiment, Backbone, int], nn.Module]  # of a number of classes
+    objective: Callable[[Experiment], Objective]
+    schedule: Callable[[Experiment], Schedule]
+    stages: Callable[[Experiment], Mapping[str, Callable[[Trainer], dict[str, float]]]]

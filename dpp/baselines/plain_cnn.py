@@ -5,7 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpp.backbones import Backbone
-from dpp.training import Phase
+from dpp.experiments import Experiment
+from dpp.training import Method, Phase, Schedule
 
 
 class PlainCNN(nn.Module):
@@ -38,3 +39,26 @@ def objective(
     entropy = functional.cross_entropy(logits, labels)
     correct = (logits.argmax(dim=1) == labels).float()
     return {"loss": entropy, "cross_entropy": entropy, "accuracy": correct.mean()}
+
+
+def make_schedule(experiment: Experiment) -> Schedule:
+    """The classifier alone, then all of it."""
+    rates = {"classifier": experiment.prototype_rate}
+    joint = rates | {"backbone": experiment.backbone_rate}
+    epochs = experiment.epochs - experiment.warm_epochs
+    decay = {"decay": experiment.decay, "decay_every": experiment.decay_every}
+    return Schedule(
+        phases=(
+            Phase("warm", experiment.warm_epochs, rates),
+            Phase("joint", epochs, joint, **decay),
+        ),
+        weight_decay={"backbone": experiment.weight_decay},
+    )
+
+
+METHOD = Method(
+    build=lambda experiment, backbone, classes: PlainCNN(backbone, classes),
+    objective=lambda experiment: objective,
+    schedule=make_schedule,
+    stages=lambda experiment: {},
+)

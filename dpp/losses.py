@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
@@ -68,10 +69,29 @@ def orthogonality(prototypes: Tensor, prototype_classes: Tensor, length: float) 
     """
     parts = prototypes.permute(0, 2, 3, 1).flatten(1, 2)  # (P, K*K, C)
     counts = torch.bincount(prototype_classes).tolist()
-    rows = pad_sequence(parts.split(counts), batch_first=True).flatten(1, 2)  # (classes, L*K*K, C)
-    gram = torch.bmm(rows, rows.transpose(1, 2))
-    present = rows.detach().any(dim=2).to(gram)  # classes with fewer prototypes have rows of zeros
-    return (gram - length**2 * torch.diag_embed(present)).square().sum()
+    if len(set(counts)) == 1:  # as long as none is pruned: a view
+        rows = parts.unflatten(0, (len(counts), -1))
+    else:
+        rows = pad_sequence(parts.split(counts), batch_first=True)
+    rows = rows.flatten(1, 2)  # (classes, L*K*K, C), zeros where a class has fewer prototypes
+    return _SquaredResidual.apply(rows, length**2 * rows.detach().any(dim=2))
+
+
+class _SquaredResidual(torch.autograd.Function):
+    """|P P^T - D|^2 of matrices P and diagonal D; its gradient, 4 (P P^T - D) P, is one product."""
+
+    @staticmethod
+    def forward(ctx, rows, diagonal):
+        residual = torch.bmm(rows, rows.transpose(1, 2))
+        residual.diagonal(dim1=1, dim2=2).sub_(diagonal)
+        ctx.save_for_backward(rows, residual)
+        return residual.square().sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        rows, residual = ctx.saved_tensors
+        return torch.bmm(4 * grad * residual, rows), None
 
 
 def mixed_orthogonality(vectors: Tensor, prototype_classes: Tensor, slack: float = 1e-4) -> Tensor:

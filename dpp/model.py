@@ -63,10 +63,15 @@ class DeformableProtoPNet(nn.Module):
         """Logits (N, classes) of images (N, 3, H, W)."""
         return self.inspect(images).logits
 
-    def inspect(self, images: Tensor) -> Output:
-        """All that the reasoning about images (N, 3, H, W) goes through."""
+    def inspect(self, images: Tensor, normalised: Tensor | None = None) -> Output:
+        """All that the reasoning about images goes through.
+
+        Args:
+            images: (N, 3, H, W).
+            normalised: `prototypes.normalised()`, from whoever needs it too.
+        """
         z, offsets = self.locate(images)
-        cosines, places = self.prototypes(z, offsets)
+        cosines, places = self.prototypes(z, offsets, normalised)
         scores = self.activate(cosines)
         return Output(self.last_layer(scores), scores, places, offsets, z, cosines)
 

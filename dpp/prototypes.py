@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.autograd.function import once_differentiable
 
 from dpp import ops
 from dpp.errors import UserError
@@ -39,10 +39,42 @@ def fix_length(
     Returns:
         (N, C + extra, H, W), every vector along the channels of the given length.
     """
-    extended = functional.pad(features, (0, 0, 0, 0, 0, extra), value=epsilon)
-    norm = torch.linalg.vector_norm(extended, dim=1, keepdim=True)
-    norm = torch.hypot(norm, norm.new_tensor(slack**0.5)) + added
-    return extended * (length / norm)
+    return _FixLength.apply(features, length, epsilon, extra, slack, added)
+
+
+class _FixLength(torch.autograd.Function):
+    """x s, with s = length / (sqrt(|x|^2 + extra epsilon^2 + slack) + added), in few passes.
+
+    Prototypes are tens of megabytes, and autograd's own way goes through them a dozen times.
+    """
+
+    @staticmethod
+    def forward(ctx, features, length, epsilon, extra, slack, added):
+        squares = torch.linalg.vector_norm(features, dim=1, keepdim=True).square()
+        root = (squares + extra * epsilon**2 + slack).sqrt()
+        scale = length / (root + added)  # (N, 1, H, W)
+        images, channels, *size = features.shape
+        fixed = torch.empty(
+            (images, channels + extra, *size),
+            dtype=features.dtype,
+            device=features.device,
+            memory_format=torch.channels_last,  # what the operator wants
+        )
+        torch.mul(features, scale, out=fixed[:, :channels])
+        fixed[:, channels:] = epsilon * scale
+        ctx.save_for_backward(features, root, scale)
+        ctx.length, ctx.epsilon = length, epsilon
+        return fixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        features, root, scale = ctx.saved_tensors
+        kept, extra = grad[:, : features.shape[1]], grad[:, features.shape[1] :]
+        along = (kept * features).sum(dim=1, keepdim=True)
+        along += ctx.epsilon * extra.sum(dim=1, keepdim=True)
+        shrinks = along * scale.square() / (ctx.length * root)  # -ds/dx = s^2 x / (length root)
+        return (kept * scale).addcmul_(features, shrinks, value=-1), *5 * [None]
 
 
 class OffsetBranch(nn.Sequential):
@@ -131,17 +163,21 @@ class Prototypes(nn.Module):
         given = {"extra": self.extra, "slack": self.slack, "added": added}
         return fix_length(vectors, self.length, self.epsilon, **given)
 
-    def forward(self, z: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, z: Tensor, offsets: Tensor | None, normalised: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The cosine to the best place of each prototype, and that place (equation 8).
 
         Args:
             z: (N, C + 1, H, W), from `place_features`.
             offsets: (N, 2*K*K, H, W), or None for rigid prototypes.
+            normalised: what `normalised` gives, if it is there already.
 
         Returns:
             cosines (N, P), and places (N, P), flat indices into H*W.
         """
-        cosines, places = ops.max_similarity(z, offsets, self.normalised(), **self.geometry)
+        prototypes = self.normalised() if normalised is None else normalised
+        cosines, places = ops.max_similarity(z, offsets, prototypes, **self.geometry)
         return cosines / DAMPING if "damped_cosine" in self.variant else cosines, places
 
     @torch.no_grad()

@@ -104,8 +104,9 @@ def stage_one(margin: float) -> Objective:
     def objective(
         model: DeformableProtoPNet, images: Tensor, labels: Tensor, phase: Phase
     ) -> dict[str, Tensor]:
-        output, prototypes = model.inspect(images), model.prototypes
+        prototypes, vectors = model.prototypes, model.prototypes.normalised()
         classes, variant = prototypes.classes, prototypes.variant
+        output = model.inspect(images, vectors)
         margined = losses.subtractive_margin(output.cosines, labels, classes, margin)
         margined = model.activate(margined)
         seen = margined if "margin_in_separation" in variant else output.scores
@@ -113,7 +114,6 @@ def stage_one(margin: float) -> Objective:
         if "mixed_orthogonality" in variant:
             orthogonality = losses.mixed_orthogonality(prototypes.vectors, classes)
         else:
-            vectors = prototypes.normalised()
             orthogonality = losses.orthogonality(vectors, classes, prototypes.length)
         terms = {
             "cross_entropy": losses.cross_entropy(

@@ -94,6 +94,29 @@ def test_finished_run_is_found_not_trained(finished, monkeypatch):
     assert runs.open_run(finished.folder).experiment == tiny()
 
 
+def test_workers_do_not_change_the_weights(finished, tmp_path, one_thread):
+    run = runs.run(tiny(), root=tmp_path, workers=1, progress=False)
+    assert digest(run) == digest(finished)
+
+
+@pytest.mark.slow
+def test_compiled_backbone_trains_to_about_the_same_loss(finished, tmp_path):
+    run = runs.run(tiny(compile=True), root=tmp_path, progress=False)
+    first = [r.metrics.loss.iloc[0] for r in (run, finished)]
+    assert first[0] == pytest.approx(first[1], rel=1e-3)
+
+
+def test_tensorboard_is_written_or_its_absence_explained(tmp_path, one_thread):
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        with pytest.raises(UserError, match="pip install tensorboard"):
+            runs.run(tiny(), root=tmp_path, progress=False, tensorboard=True)
+    else:
+        run = runs.run(tiny(), root=tmp_path, progress=False, tensorboard=True)
+        assert list((run.folder / "tensorboard").iterdir())
+
+
 def test_killed_three_times_and_resumed_gives_the_same_weights(finished, tmp_path):
     folder = tmp_path / tiny().name
     chance = random.Random(os.getpid())

@@ -97,6 +97,14 @@ class Experiment:
         return variants.parse(self.variant)
 
     @property
+    def row(self) -> dict:
+        """As one row of a table: epochs with spaces between, a file without its folder."""
+        values = asdict(self)
+        values["project_after"] = " ".join(map(str, self.project_after))
+        values["weights"] = Path(self.weights).name
+        return values
+
+    @property
     def identity(self) -> str:
         """A digest of all fields; a weights file counts by its content, not by its place."""
         values = asdict(self) | {"recipe": RECIPE}

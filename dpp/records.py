@@ -6,13 +6,12 @@ reader sees real numbers and nothing is trained twice; whoever wants to train as
 """
 
 import io
-from dataclasses import asdict
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
-from dpp import checkpoints, paths, runs
+from dpp import checkpoints, ensembles, paths, runs
+from dpp.ensembles import Ensemble, EnsembleRun
 from dpp.experiments import Experiment
 
 RUNS, EPOCHS = "runs.csv", "epochs.csv"
@@ -25,7 +24,7 @@ class Record(NamedTuple):
     metrics: pd.DataFrame  # its rows of `epochs.csv`
 
 
-def get(experiment: Experiment, *, retrain: bool = False, **options) -> Record:
+def get(experiment: Experiment | Ensemble, *, retrain: bool = False, **options) -> Record:
     """The record of an experiment: the stored one, or else that of its run, which is then stored.
 
     Args:
@@ -34,13 +33,13 @@ def get(experiment: Experiment, *, retrain: bool = False, **options) -> Record:
     """
     found = None if retrain else stored(experiment)
     if found is None:
-        run = runs.run(experiment, **options)
+        run = (ensembles if isinstance(experiment, Ensemble) else runs).run(experiment, **options)
         store(run)
         found = stored(run.experiment)
     return found
 
 
-def stored(experiment: Experiment) -> Record | None:
+def stored(experiment: Experiment | Ensemble) -> Record | None:
     """The record of an experiment in `results/`, if there is one."""
     summaries, epochs = (_read(experiment.profile, name) for name in (RUNS, EPOCHS))
     mine = summaries[summaries.run == experiment.name]
@@ -50,23 +49,15 @@ def stored(experiment: Experiment) -> Record | None:
     return Record(mine.iloc[0].to_dict(), metrics.drop(columns="run").reset_index(drop=True))
 
 
-def store(run: runs.Run) -> None:
+def store(run: runs.Run | EnsembleRun) -> None:
     """Puts a run's record into `results/`, in place of an older one of the same experiment."""
     experiment, manifest = run.experiment, run.manifest
-    fields = {name: _cell(value) for name, value in asdict(experiment).items()}
     figures = {k: v for k, v in manifest.items() if not isinstance(v, dict)}
-    summary = {"run": experiment.name} | fields | manifest["results"] | figures
+    summary = {"run": experiment.name} | experiment.row | manifest["results"] | figures
     _replace(experiment, RUNS, pd.DataFrame([summary]))
     metrics = run.metrics
     metrics.insert(0, "run", experiment.name)
     _replace(experiment, EPOCHS, metrics)
-
-
-def _cell(value):
-    """A field as one cell: epochs as numbers with spaces between, files without their folders."""
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    return Path(value).name if isinstance(value, str) and "/" in value else value
 
 
 def _read(profile: str, name: str) -> pd.DataFrame:
@@ -74,7 +65,7 @@ def _read(profile: str, name: str) -> pd.DataFrame:
     return pd.read_csv(path) if path.is_file() else pd.DataFrame({"run": []})
 
 
-def _replace(experiment: Experiment, name: str, rows: pd.DataFrame) -> None:
+def _replace(experiment: Experiment | Ensemble, name: str, rows: pd.DataFrame) -> None:
     """Rows of one run in a table: the table stays in the order of the runs' names."""
     table = _read(experiment.profile, name)
     table = pd.concat([table[table.run != experiment.name], rows], ignore_index=True)

@@ -113,11 +113,11 @@ def run(
         given = {"root": root, "device": device, "workers": workers, "progress": progress}
         pretrained = run(base_experiment(experiment), **given)
     folder = root / experiment.name
+    trainer, source = make_trainer(experiment, pretrained, device, workers)
     with locked(folder):
         if found := find(experiment, root):  # by a process that held the lock
             return found
         checkpoints.write_json(folder / "experiment.json", asdict(experiment))
-        trainer, source = make_trainer(experiment, pretrained, device, workers)
         title = f"{experiment.model} {experiment.backbone}" if progress else None
         history = supervise(
             trainer, folder, experiment.identity, title=title, tensorboard=tensorboard

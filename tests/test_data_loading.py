@@ -265,3 +265,9 @@ def test_kept_pixels_that_are_damaged_are_named(tmp_path):
     (store.path / "sizes.npy").unlink()
     with pytest.raises(UserError, match=f"{store.path.name}.*Delete that folder"):
         PixelStore(records, 8, folder=tmp_path / "cache")
+
+
+def test_fewer_than_no_workers_are_refused(source):
+    dataset = ImageDataset(source.train, PixelStore(source.records, 16, keep="memory"))
+    with pytest.raises(UserError, match="-1 workers"):
+        make_loader(dataset, 2, workers=-1)

@@ -305,3 +305,4 @@ def test_wrong_command_line_ends_with_2_and_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("dpp: there is no backbone resnet9000")
     assert "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir())

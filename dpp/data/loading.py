@@ -157,6 +157,8 @@ def make_loader(
         seed: of the order.
         pin_memory: by default if there is a GPU.
     """
+    if workers < 0:
+        raise UserError(f"there cannot be {workers} workers: 0 prepares batches in this process")
     keys = EpochBatches(len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed)
     return DataLoader(
         dataset,

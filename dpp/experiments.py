@@ -17,7 +17,7 @@ from dpp.errors import UserError
 from dpp.profiles import check_profile
 
 RECIPE = 1  # raised when the same fields no longer mean the same run
-MODELS = ("deformable", "cnn")
+MODELS = ("deformable", "cnn", "protopnet", "tesnet")
 PRECISIONS = ("float32", "bfloat16", "float16")
 LAST_LAYERS = ("converged", "passes", "fixed")
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
@@ -180,20 +180,42 @@ def make_experiment(profile: str = "mini", **changes) -> Experiment:
     return Experiment(**(preset | _implied(preset | changes) | changes))
 
 
+# What the other models' own papers say; where mini has rates of its own, these follow.
+PATCHES = {"per_class": 10, "cluster": 0.8, "separation": 0.08, "l1": 1e-4}
+PATCHES |= {"warm_epochs": 5, "second_warm_epochs": 0, "project_after": (10, 20, 30)}
+OF_MODEL = {
+    "deformable": {},
+    "cnn": {"second_warm_epochs": 0, "project_after": ()},
+    "protopnet": PATCHES,
+    "tesnet": PATCHES | {"orthogonality": 1e-4},
+}
+MINI_PATCHES = {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "warm_epochs": 4}
+MINI_PATCHES |= {"project_after": (14, 20)}
+MINI_OF_MODEL = {
+    "deformable": {},
+    "cnn": {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "decay": 0.8},
+    "protopnet": MINI_PATCHES,
+    "tesnet": MINI_PATCHES,
+}
+SMOKE_PATCHES = {"warm_epochs": 1, "project_after": (3,)}
+
+
 def _implied(given: dict) -> dict:
-    """What the supplement says for some backbones, kernels and data sets."""
-    implied = {}
+    """What the supplement says for some backbones, kernels and data sets, and other models."""
     backbone, data = given.get("backbone", ""), given.get("data", "cub")
-    rows = given.get("kernel_size", 3)
-    implied["per_class"] = 10 if rows == 2 or data == "dogs" else 6
-    if data == "cub" and backbone.startswith(("vgg", "densenet")):
+    model = given.get("model", "deformable")
+    implied = {}
+    if given.get("kernel_size", 3) == 2 or data == "dogs":
+        implied["per_class"] = 10
+    if model == "deformable" and data == "cub" and backbone.startswith(("vgg", "densenet")):
         implied["warm_epochs"] = 7
     if data == "dogs" and backbone == "resnet152":
         implied["backbone_rate"] = 1e-5
-    if given.get("model") == "cnn":
-        implied |= {"second_warm_epochs": 0, "project_after": ()}
-        if given["profile"] == "mini":
-            implied |= {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "decay": 0.8}
+    implied |= OF_MODEL.get(model, {})
+    if given["profile"] == "mini":
+        implied |= MINI_OF_MODEL.get(model, {})
+    if given["profile"] == "smoke" and model in ("protopnet", "tesnet"):
+        implied |= SMOKE_PATCHES
     return implied
 
 

@@ -74,7 +74,8 @@ def orthogonality(prototypes: Tensor, prototype_classes: Tensor, length: float) 
     else:
         rows = pad_sequence(parts.split(counts), batch_first=True)
     rows = rows.flatten(1, 2)  # (classes, L*K*K, C), zeros where a class has fewer prototypes
-    return _SquaredResidual.apply(rows, length**2 * rows.detach().any(dim=2))
+    with torch.autocast(rows.device.type, enabled=False):
+        return _SquaredResidual.apply(rows, length**2 * rows.detach().any(dim=2))
 
 
 class _SquaredResidual(torch.autograd.Function):

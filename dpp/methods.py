@@ -4,11 +4,10 @@ from torch import nn
 
 from dpp import last_layer, projection
 from dpp.backbones import Backbone
-from dpp.baselines import plain_cnn
-from dpp.data.loading import batches
+from dpp.baselines import plain_cnn, protopnet, tesnet
 from dpp.experiments import Experiment
 from dpp.model import DeformableProtoPNet
-from dpp.training import Method, Phase, Schedule, Trainer, stage_one
+from dpp.training import Method, Phase, Schedule, stage_one
 
 
 def build_deformable(experiment: Experiment, backbone: Backbone, classes: int) -> nn.Module:
@@ -57,20 +56,17 @@ def deformable_schedule(experiment: Experiment) -> Schedule:
     )
 
 
-def project(trainer: Trainer) -> dict[str, float]:
-    """Stage 2, on the training images as they are."""
-    images = batches(trainer.loaders["projection"])
-    origins = projection.project(trainer.model, images, trainer.splits.projection)
-    trainer.provenance = projection.as_record(origins)
-    return {"source_images": len({origin.image for origin in origins})}
-
-
 METHODS = {
     "deformable": Method(
         build=build_deformable,
         objective=lambda experiment: stage_one(experiment.margin),
         schedule=deformable_schedule,
-        stages=lambda experiment: {"project": project, "last layer": last_layer.stage(experiment)},
+        stages=lambda experiment: {
+            "project": projection.stage,
+            "last layer": last_layer.stage(experiment),
+        },
     ),
     "cnn": plain_cnn.METHOD,
+    "protopnet": protopnet.METHOD,
+    "tesnet": tesnet.METHOD,
 }

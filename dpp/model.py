@@ -54,10 +54,7 @@ class DeformableProtoPNet(nn.Module):
         self.prototypes = Prototypes(backbone.channels, classes, per_class, kernel_size, variant)
         channels = backbone.channels + self.prototypes.extra
         self.offsets = OffsetBranch(channels, kernel_size, variant) if deformable else None
-        self.last_layer = nn.Linear(classes * per_class, classes, bias=False)
-        own = torch.arange(classes)[:, None] == self.prototypes.classes
-        with torch.no_grad():
-            self.last_layer.weight.copy_(torch.where(own, OWN_CONNECTION, OTHER_CONNECTION))
+        self.last_layer = make_last_layer(classes, self.prototypes.classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (N, classes) of images (N, 3, H, W)."""
@@ -107,6 +104,15 @@ class DeformableProtoPNet(nn.Module):
         self.prototypes.classes = self.prototypes.classes[kept]
         self.last_layer.weight = nn.Parameter(self.last_layer.weight[:, kept].clone())
         self.last_layer.in_features = len(kept)
+
+
+def make_last_layer(classes: int, prototype_classes: Tensor) -> nn.Linear:
+    """Connections from prototypes to classes: for their own, and against the others."""
+    layer = nn.Linear(len(prototype_classes), classes, bias=False)
+    own = torch.arange(classes)[:, None] == prototype_classes
+    with torch.no_grad():
+        layer.weight.copy_(torch.where(own, OWN_CONNECTION, OTHER_CONNECTION))
+    return layer
 
 
 def offsets_at(offsets: Tensor, places: Tensor) -> Tensor:

@@ -1,18 +1,19 @@
 """Stage 2: every prototype becomes what it resembles most in one training image (equation 15)."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 from dpp import ops
-from dpp.data.loading import Batch, ImageDataset
+from dpp.data.loading import Batch, ImageDataset, batches
 from dpp.data.records import Record
 from dpp.errors import UserError
 from dpp.model import DeformableProtoPNet, offsets_at
 from dpp.reference import resting_places
+from dpp.training import Trainer
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Origin:
 
 @torch.no_grad()
 def project(
-    model: DeformableProtoPNet, batches: Iterable[Batch], dataset: ImageDataset
+    model: DeformableProtoPNet, images: Iterable[Batch], dataset: ImageDataset
 ) -> list[Origin]:
     """Replaces every prototype by the most similar samples of an image of its class.
 
@@ -51,7 +52,7 @@ def project(
 
     Args:
         model: whose prototypes are replaced.
-        batches: of the images, un-augmented.
+        images: un-augmented.
         dataset: what they are batches of.
 
     Returns:
@@ -59,7 +60,7 @@ def project(
     """
     model.eval()
     prototypes = model.prototypes
-    best = search(model, batches)
+    best = search(model, images)
     classes = prototypes.classes.tolist()
     if lacking := [label for label, image in zip(classes, best.image, strict=True) if image < 0]:
         raise UserError(f"class {lacking[0]} has no image to project its prototypes on")
@@ -68,12 +69,12 @@ def project(
 
 
 @torch.no_grad()
-def search(model: DeformableProtoPNet, batches: Iterable[Batch]) -> "Best":
+def search(model: DeformableProtoPNet, images: Iterable[Batch]) -> "Best":
     """Looks for every prototype in the images of its class."""
     prototypes = model.prototypes
     best = Best(prototypes.normalised(), prototypes.geometry)
     device = prototypes.vectors.device
-    for batch in batches:
+    for batch in images:
         z, offsets = model.locate(
             batch.images.to(device, non_blocking=True, memory_format=torch.channels_last)
         )
@@ -150,6 +151,18 @@ def file_digest(record: Record) -> str:
     """The SHA-256 of an image's file."""
     with record.path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def stage(trainer: Trainer, project: Callable[..., list[Origin]] = project) -> dict[str, float]:
+    """Stage 2 on the training images as they are; the trainer keeps the origins.
+
+    Args:
+        project: another network's way of it.
+    """
+    images = batches(trainer.loaders["projection"])
+    origins = project(trainer.model, images, trainer.splits.projection)
+    trainer.provenance = as_record(origins)
+    return {"source_images": len({origin.image for origin in origins})}
 
 
 def as_record(origins: list[Origin]) -> list[dict]:

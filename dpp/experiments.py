@@ -97,6 +97,12 @@ class Experiment:
         return variants.parse(self.variant)
 
     @property
+    def stacked_branch(self) -> bool:
+        """Whether the backbone has both of BBN's last blocks: a switch for that file alone."""
+        on = "stacked_branch" in self.switches
+        return on and self.backbone == "resnet50" and self.weights != "imagenet"
+
+    @property
     def row(self) -> dict:
         """As one row of a table: epochs with spaces between, a file without its folder."""
         values = asdict(self)

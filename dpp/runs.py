@@ -65,7 +65,7 @@ class Run:
         manifest = self.manifest
         path = self.folder / "weights.safetensors"
         tensors = checkpoints.read_tensors(path, manifest["weights_sha256"])
-        stacked = "stacked_branch" in self.experiment.switches
+        stacked = self.experiment.stacked_branch
         backbone = make_backbone(self.experiment.backbone, stacked_branch=stacked)
         model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
         model.load_state_dict(tensors)
@@ -176,8 +176,8 @@ def load_splits(experiment: Experiment, source: Source) -> Splits:
 
 
 def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
-    stacked = "stacked_branch" in experiment.switches and experiment.backbone == "resnet50"
     weights = "none" if pretrained else experiment.weights
+    stacked = experiment.stacked_branch
     backbone = make_backbone(experiment.backbone, weights, stacked_branch=stacked)
     if pretrained:
         backbone.load_state_dict(pretrained.load_model().backbone.state_dict())

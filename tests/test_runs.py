@@ -266,6 +266,14 @@ def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
         assert changed.identity != experiment.identity, entry.name
 
 
+def test_released_variant_trains_and_loads(tmp_path, one_thread):
+    run = runs.run(tiny(variant="released"), root=tmp_path, progress=False)
+    assert run.load_model().prototypes.variant == run.experiment.switches
+    assert not run.experiment.stacked_branch
+    assert make_experiment("paper", variant="released", weights="bbn.pth").stacked_branch
+    assert not make_experiment("paper", variant="released").stacked_branch
+
+
 def test_weights_file_counts_by_its_content(tmp_path):
     for name, content in (("a", b"1"), ("b", b"1"), ("c", b"2")):
         (tmp_path / name).write_bytes(content)

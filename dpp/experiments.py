@@ -17,7 +17,7 @@ from dpp.errors import UserError
 from dpp.profiles import check_profile
 
 RECIPE = 1  # raised when the same fields no longer mean the same run
-MODELS = ("deformable", "cnn", "protopnet", "tesnet")
+MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
 PRECISIONS = ("float32", "bfloat16", "float16")
 LAST_LAYERS = ("converged", "passes", "fixed")
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
@@ -186,24 +186,49 @@ def make_experiment(profile: str = "mini", **changes) -> Experiment:
     return Experiment(**(preset | _implied(preset | changes) | changes))
 
 
-# What the other models' own papers say; where mini has rates of its own, these follow.
+# What each model's own paper says, where it differs, and what mini and smoke have in its place.
 PATCHES = {"per_class": 10, "cluster": 0.8, "separation": 0.08, "l1": 1e-4}
 PATCHES |= {"warm_epochs": 5, "second_warm_epochs": 0, "project_after": (10, 20, 30)}
 OF_MODEL = {
-    "deformable": {},
     "cnn": {"second_warm_epochs": 0, "project_after": ()},
     "protopnet": PATCHES,
     "tesnet": PATCHES | {"orthogonality": 1e-4},
+    "prototree": {
+        "epochs": 100,
+        "warm_epochs": 30,
+        "second_warm_epochs": 30,
+        "project_after": (100,),
+        "backbone_rate": 1e-5,
+        "prototype_rate": 1e-3,
+        "decay": 0.5,
+        "decay_every": 10,
+        "weight_decay": 0.0,
+        "batch_size": 64,
+    },
 }
-MINI_PATCHES = {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "warm_epochs": 4}
-MINI_PATCHES |= {"project_after": (14, 20)}
+SMALL = {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "batch_size": 30}
+SMALL_PATCHES = SMALL | {"warm_epochs": 4, "project_after": (14, 20)}
 MINI_OF_MODEL = {
-    "deformable": {},
-    "cnn": {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "decay": 0.8},
-    "protopnet": MINI_PATCHES,
-    "tesnet": MINI_PATCHES,
+    "cnn": SMALL | {"decay": 0.8},
+    "protopnet": SMALL_PATCHES,
+    "tesnet": SMALL_PATCHES,
+    "prototree": SMALL
+    | {
+        "epochs": 30,
+        "warm_epochs": 2,
+        "second_warm_epochs": 13,
+        "project_after": (30,),
+        "prototype_rate": 1e-2,
+        "decay": 0.85,
+        "decay_every": 1,
+    },
 }
-SMOKE_PATCHES = {"warm_epochs": 1, "project_after": (3,)}
+SMOKE = {"epochs": 3, "warm_epochs": 1, "project_after": (3,), "batch_size": 5}
+SMOKE_OF_MODEL = {
+    "protopnet": SMOKE,
+    "tesnet": SMOKE,
+    "prototree": SMOKE | {"second_warm_epochs": 1},
+}
 
 
 def _implied(given: dict) -> dict:
@@ -217,12 +242,8 @@ def _implied(given: dict) -> dict:
         implied["warm_epochs"] = 7
     if data == "dogs" and backbone == "resnet152":
         implied["backbone_rate"] = 1e-5
-    implied |= OF_MODEL.get(model, {})
-    if given["profile"] == "mini":
-        implied |= MINI_OF_MODEL.get(model, {})
-    if given["profile"] == "smoke" and model in ("protopnet", "tesnet"):
-        implied |= SMOKE_PATCHES
-    return implied
+    of_profile = {"paper": {}, "mini": MINI_OF_MODEL, "smoke": SMOKE_OF_MODEL}[given["profile"]]
+    return implied | OF_MODEL.get(model, {}) | of_profile.get(model, {})
 
 
 def base_experiment(experiment: Experiment) -> Experiment:

@@ -4,7 +4,7 @@ from torch import nn
 
 from dpp import last_layer, projection
 from dpp.backbones import Backbone
-from dpp.baselines import plain_cnn, protopnet, tesnet
+from dpp.baselines import plain_cnn, protopnet, prototree, tesnet
 from dpp.experiments import Experiment
 from dpp.model import DeformableProtoPNet
 from dpp.training import Method, Phase, Schedule, stage_one
@@ -69,4 +69,5 @@ METHODS = {
     "cnn": plain_cnn.METHOD,
     "protopnet": protopnet.METHOD,
     "tesnet": tesnet.METHOD,
+    "prototree": prototree.METHOD,
 }

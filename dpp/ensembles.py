@@ -87,8 +87,8 @@ class EnsembleRun:
     @property
     def metrics(self) -> pd.DataFrame:
         """One row: nothing was trained here."""
-        manifest = self.manifest
-        return pd.DataFrame([{"stage": "test", **manifest["results"], "seconds": 0.0}])
+        row = {"stage": "test", "epoch": 0, "phase": "none"}
+        return pd.DataFrame([row | self.manifest["results"] | {"seconds": 0.0}])
 
     def load_model(self, device: str = "cpu") -> SummedLogits:
         return SummedLogits([member.load_model(device) for member in self.members]).eval()

@@ -12,6 +12,7 @@ OFFSET_CHANNELS = 128  # between the two convolutions of the offset branch
 LOOSE = 1e-4  # what the released code has for EPSILON, and adds to squares and lengths
 DAMPING = 1.01
 LARGE = 64.0
+PIECE = 2**17  # values that are scaled at a time
 
 
 def fix_length(
@@ -43,38 +44,49 @@ def fix_length(
 
 
 class _FixLength(torch.autograd.Function):
-    """x s, with s = length / (sqrt(|x|^2 + extra epsilon^2 + slack) + added), in few passes.
+    """x s, with s = length / (sqrt(|x|^2 + extra epsilon^2 + slack) + added).
 
-    Prototypes are tens of megabytes, and autograd's own way goes through them a dozen times.
+    Prototypes are tens of megabytes, through which autograd's own way goes a dozen times; here, on
+    a CPU, each piece of them passes through its caches once.
     """
 
     @staticmethod
     def forward(ctx, features, length, epsilon, extra, slack, added):
-        squares = torch.linalg.vector_norm(features, dim=1, keepdim=True).square()
-        root = (squares + extra * epsilon**2 + slack).sqrt()
-        scale = length / (root + added)  # (N, 1, H, W)
         images, channels, *size = features.shape
-        fixed = torch.empty(
-            (images, channels + extra, *size),
-            dtype=features.dtype,
-            device=features.device,
-            memory_format=torch.channels_last,  # what the operator wants
-        )
-        torch.mul(features, scale, out=fixed[:, :channels])
-        fixed[:, channels:] = epsilon * scale
-        ctx.save_for_backward(features, root, scale)
-        ctx.length, ctx.epsilon = length, epsilon
+        like = {"dtype": features.dtype, "device": features.device}
+        layout = {"memory_format": torch.channels_last}  # what the operator wants
+        fixed = torch.empty((images, channels + extra, *size), **like, **layout)
+        root = torch.empty((images, 1, *size), **like)
+        for piece in _pieces(features):
+            squares = torch.linalg.vector_norm(features[piece], dim=1, keepdim=True).square()
+            root[piece] = (squares + extra * epsilon**2 + slack).sqrt()
+            scale = length / (root[piece] + added)
+            torch.mul(features[piece], scale, out=fixed[piece, :channels])
+            fixed[piece, channels:] = epsilon * scale
+        ctx.save_for_backward(features, root)
+        ctx.length, ctx.epsilon, ctx.added = length, epsilon, added
         return fixed
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        features, root, scale = ctx.saved_tensors
-        kept, extra = grad[:, : features.shape[1]], grad[:, features.shape[1] :]
-        along = (kept * features).sum(dim=1, keepdim=True)
-        along += ctx.epsilon * extra.sum(dim=1, keepdim=True)
-        shrinks = along * scale.square() / (ctx.length * root)  # -ds/dx = s^2 x / (length root)
-        return (kept * scale).addcmul_(features, shrinks, value=-1), *5 * [None]
+        features, root = ctx.saved_tensors
+        result = torch.empty_like(features)
+        for piece in _pieces(features):
+            x, kept = features[piece], grad[piece, : features.shape[1]]
+            scale = ctx.length / (root[piece] + ctx.added)
+            along = (kept * x).sum(dim=1, keepdim=True)
+            along += ctx.epsilon * grad[piece, features.shape[1] :].sum(dim=1, keepdim=True)
+            shrinks = along * scale.square() / (ctx.length * root[piece])  # -ds/dx = shrinks x
+            torch.mul(kept, scale, out=result[piece]).addcmul_(x, shrinks, value=-1)
+        return result, *5 * [None]
+
+
+def _pieces(features: Tensor) -> list[slice]:
+    """Slices of the first dimension that fit into a CPU's cache; elsewhere one for all."""
+    size = max(1, features[0].numel()) if len(features) else 1
+    step = max(1, PIECE // size) if features.device.type == "cpu" else max(1, len(features))
+    return [slice(first, first + step) for first in range(0, len(features), step)]
 
 
 class OffsetBranch(nn.Sequential):

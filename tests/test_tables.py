@@ -1,0 +1,279 @@
+"""Reported numbers beside stored runs: means by hand, what was not run, and files of it all."""
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from dpp import paths, records, tables
+from dpp.ensembles import Ensemble
+from dpp.errors import UserError
+from dpp.experiments import make_experiment
+
+RIGID, DEFORMED = ("Def. ProtoPNet (2x2,nd)", "Res50"), ("Def. ProtoPNet (2x2)", "Res50")
+TABLES = list(tables.TITLES)
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path, monkeypatch):
+    """Results of its own for each test: the paper's numbers and no run."""
+    shutil.copytree(paths.RESULTS / "paper", tmp_path / "results" / "paper")
+    monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
+
+
+def plan(seeds: int = 3, **changes) -> list:
+    return [make_experiment("smoke", seed=seed, **changes) for seed in range(seeds)]
+
+
+def store(experiments, accuracies) -> None:
+    """Puts made-up records where those of runs would be."""
+    for experiment, accuracy in zip(experiments, accuracies, strict=False):
+        manifest = {"run": experiment.name, "results": {"test_accuracy": accuracy}, "seconds": 1.0}
+        metrics = pd.DataFrame([{"stage": "test", "test_accuracy": accuracy}])
+        records.store(SimpleNamespace(experiment=experiment, manifest=manifest, metrics=metrics))
+
+
+def cell_of(frame: pd.DataFrame, place: tuple[str, str]) -> pd.Series:
+    found = frame[(frame.row == place[0]) & (frame.column == place[1])]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+@pytest.fixture
+def frame():
+    """Table 1 with one cell run, one half run, and the rest not."""
+    rigid, deformed = plan(deformable=False, kernel_size=2), plan(kernel_size=2)
+    store(rigid, [0.80, 0.83, 0.86])
+    store(deformed, [0.875, 0.885])
+    return tables.compare("table1", {RIGID: rigid, DEFORMED: deformed})
+
+
+def test_mean_and_deviation_are_those_by_hand():
+    experiments = plan()
+    store(experiments, [0.80, 0.83, 0.89])
+    (row,) = tables.regenerated({("a", "b"): experiments}).to_dict("records")
+    assert (row["row"], row["column"], row["profile"]) == ("a", "b", "smoke")
+    assert row["mean"] == pytest.approx(84.0)  # (80 + 83 + 89) / 3
+    assert row["deviation"] == pytest.approx(21**0.5)  # ((-4)^2 + (-1)^2 + 5^2) / 2 = 21
+    assert (row["runs"], row["planned"]) == (3, 3)
+
+
+def test_partial_seeds_give_their_own_mean_and_say_how_many(frame):
+    cell = cell_of(frame, DEFORMED)
+    assert cell["mean"] == pytest.approx(88.0)
+    assert cell.deviation == pytest.approx(0.5**0.5)
+    assert cell.regenerated == "88.0 ± 0.7 (n = 2 of 3)"
+
+
+def test_one_run_has_no_deviation():
+    experiments = plan(1)
+    store(experiments, [0.5])
+    frame = tables.compare("table1", {RIGID: experiments})
+    cell = cell_of(frame, RIGID)
+    assert pd.isna(cell.deviation) and cell.regenerated == "50.0 (n = 1)"
+    stored = pd.read_csv(io.StringIO(tables.as_csv(frame)), keep_default_na=False)
+    assert cell_of(stored, RIGID).deviation == "one run"
+
+
+def test_ensemble_is_a_run_like_any_other():
+    ensemble = Ensemble(tuple(plan(5)))
+    store([ensemble], [0.878])
+    place = ("Def. ProtoPNet** [2p,10pc]", "CUB-200-2011 (f)")
+    cell = cell_of(tables.compare("table3", {place: [ensemble]}), place)
+    assert cell["mean"] == pytest.approx(87.8) and cell.difference == pytest.approx(0)
+
+
+def test_difference_is_positive_where_the_run_is_better(frame):
+    assert cell_of(frame, RIGID).difference == pytest.approx(83.0 - 86.4)
+    assert cell_of(frame, DEFORMED).difference == pytest.approx(88.0 - 86.4)
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("given", ["no cells", "cells without records"])
+def test_what_was_not_run_says_so_and_is_never_the_papers_number(table, given):
+    printed = tables.reported(table)
+    places = zip(printed.row, printed.column, strict=True)
+    cells = {place: plan() for place in places} if given != "no cells" else {}
+    frame = tables.compare(table, cells)
+    assert list(frame.reported) == list(printed.value)
+    assert set(frame.regenerated) == {"not run"} and not frame.best.any()
+    assert frame["mean"].isna().all() and frame.difference.isna().all()
+    stored = pd.read_csv(io.StringIO(tables.as_csv(frame)), keep_default_na=False)
+    for column in ("mean", "deviation", "difference"):
+        assert set(stored[column]) == {"not run"}
+    for text in (tables.as_markdown(frame), tables.as_latex(frame)):
+        assert text.count("not run") == 2 * len(frame)
+
+
+def test_row_that_is_printed_twice_has_the_same_runs_twice():
+    experiments = plan()
+    store(experiments, [0.5, 0.6, 0.7])
+    row = "Margin 0.1, Ortho Loss 0.1, Deformations Yes"
+    frame = tables.compare("table2", {(row, "Accuracy"): experiments})
+    assert list(frame.group[frame.row == row]) == ["top", "bottom"]
+    assert list(frame["mean"][frame.row == row]) == pytest.approx([60, 60])
+    assert (frame.regenerated[frame.row != row] == "not run").all()
+
+
+def test_group_called_none_is_not_missing():
+    assert set(tables.reported("table3").group[:2]) == {"None"}
+    assert set(tables.compare("table3", {}).group[:2]) == {"None"}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_rule_for_the_best_gives_the_papers_bold(table):
+    """Runs with the paper's own numbers: bold where the paper has it, but for where it departs.
+
+    Table 3 marks no number of the models without interpretability, and in two more groups marks
+    the best on full images and not the one on cropped ones.
+    """
+    printed = tables.reported(table)
+    cells = {}
+    for line in printed.itertuples():
+        share = round(line.value / 100, 3)
+        number = round(line.value * 10)
+        cells[line.row, line.column] = [make_experiment("smoke", seed=number)]
+        store(cells[line.row, line.column], [share])
+    frame = tables.compare(table, cells)
+    departs = frame[frame.best != frame.bold]
+    expected = set()
+    if table == "table3":
+        expected = {("B-CNN", "(bb)"), ("B-CNN", "(f)"), ("MG-CNN", "(bb)"), ("TesNet*", "(bb)")}
+    assert set(zip(departs.row, departs.mark, strict=True)) == expected
+    assert list(frame["mean"]) == pytest.approx(list(printed.value))
+
+
+def test_best_are_all_that_print_alike():
+    first, second = plan(1), plan(1, deformable=False)
+    store([*first, *second], [0.80004, 0.80001])
+    frame = tables.compare("table1", {DEFORMED: first, RIGID: second})
+    assert cell_of(frame, DEFORMED).best and cell_of(frame, RIGID).best
+    assert frame.best.sum() == 2
+
+
+def test_paper_shape_has_its_rows_and_columns_in_order(frame):
+    wide = tables.in_paper_shape(frame)
+    assert list(wide.columns) == "VGG16 VGG19 Res34 Res50 Res152 Dense121 Dense161".split()
+    assert list(wide.index.get_level_values("row"))[::5] == ["Baseline", "Def. ProtoPNet (2x2)"]
+    assert wide.loc[("", DEFORMED[0]), "Res50"] == "88.0 ± 0.7 (n = 2 of 3)"
+    halves = tables.in_paper_shape(tables.compare("table2", {}), "reported")
+    assert list(halves.index.get_level_values("group")) == ["top"] * 4 + ["bottom"] * 4
+
+
+def markdown_rows(text: str) -> list[list[str]]:
+    """Cells of the table, escapes undone and bold shown as a leading !."""
+    lines = [line.strip("| ") for line in text.splitlines() if line.startswith("| ")][2:]
+    rows = [re.split(r" *(?<!\\)\| *", line) for line in lines]
+    rows = [row for row in rows if len(row) == 5]
+    bold = [[re.sub(r"^\*\*(.*?)\*\*$", r"!\1", cell) for cell in row] for row in rows]
+    return [[re.sub(r"\\(.)", r"\1", cell) for cell in row] for row in bold]
+
+
+def latex_rows(text: str) -> list[list[str]]:
+    """The same of LaTeX."""
+    body = text.partition("\\endhead\n")[2].partition("\\hline")[0]
+    rows = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines()]
+    plain = {r"$\pm$": "±", "{[}": "[", "{*}": "*", r" \times ": "x", "$": ""}
+    cleaned = []
+    for row in rows:
+        for old, new in plain.items():
+            row = [cell.replace(old, new) for cell in row]
+        cleaned.append([re.sub(r"^\\textbf\{(.*)\}$", r"!\1", cell) for cell in row])
+    return [row for row in cleaned if len(row) == 5]
+
+
+@pytest.mark.parametrize("read", [markdown_rows, latex_rows])
+def test_numbers_and_bold_come_back_from_files(frame, read, tmp_path):
+    tables.write(frame, tmp_path / "new" / "folder", "table1")
+    suffix = {markdown_rows: "md", latex_rows: "tex"}[read]
+    rows = read((tmp_path / "new" / "folder" / f"table1.{suffix}").read_text())
+    assert len(rows) == 42
+    for row, cell in zip(rows, frame.itertuples(), strict=True):
+        reported = f"{cell.reported:.1f}{cell.mark}"
+        assert row[:2] == [cell.row, cell.column]
+        assert row[2] == ("!" if cell.bold else "") + reported
+        assert row[3] == ("!" if cell.best else "") + cell.regenerated
+        assert row[4] == (f"{cell.difference:+.1f}" if cell.runs else "not run")
+    by_place = {tuple(row[:2]): row[2:] for row in rows}
+    assert by_place[RIGID] == ["!86.4", "83.0 ± 3.0 (n = 3)", "-3.4"]
+    assert by_place[DEFORMED] == ["!86.4", "!88.0 ± 0.7 (n = 2 of 3)", "+1.6"]
+    assert by_place["ProtoPNet", "VGG16"] == ["70.3*", "not run", "not run"]
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("read", [markdown_rows, latex_rows])
+def test_names_with_stars_and_brackets_come_back(table, read):
+    frame = tables.compare(table, {})
+    text = tables.as_markdown(frame) if read is markdown_rows else tables.as_latex(frame)
+    places = list(zip(frame.row, frame.column, strict=True))
+    assert [tuple(row[:2]) for row in read(text)] == places
+
+
+def test_csv_opens_without_pandas(frame, tmp_path):
+    tables.write(frame, tmp_path, "table1")
+    content = (tmp_path / "table1.csv").read_bytes()
+    assert content.isascii()  # a spreadsheet may guess any encoding
+    rows = list(csv.DictReader(io.StringIO(content.decode())))
+    (cell,) = (row for row in rows if (row["row"], row["column"]) == RIGID)
+    assert (cell["reported"], cell["mean"], cell["deviation"]) == ("86.4", "83.0", "3.0")
+    assert (cell["difference"], cell["runs"], cell["planned"]) == ("-3.4", "3", "3")
+    assert cell["profile"] == "smoke" and rows[0]["profile"] == "not run"
+
+
+def test_files_name_the_profile(frame):
+    for text in (tables.as_markdown(frame), tables.as_latex(frame)):
+        assert "regenerated (smoke)" in text and "its numbers mean nothing" in text
+        assert "Only the paper profile" in text
+    assert "Only the paper profile" not in tables.as_markdown(tables.compare("table1", {}))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_latex_has_its_braces_and_columns(table):
+    text = tables.as_latex(tables.compare(table, {}))
+    plain = re.sub(r"\\[{}]", "", text)
+    depth = [plain.count("{", 0, end) - plain.count("}", 0, end) for end in range(len(plain) + 1)]
+    assert min(depth) == 0 and depth[-1] == 0
+    assert text.count("$") % 2 == 0
+    body = text.partition("\\endhead\n")[2].partition("\\hline")[0].splitlines()
+    for line in body:
+        assert line.endswith(r" \\")
+        assert line.startswith(r"\multicolumn{5}{l}{") or line.count(" & ") == 4
+        assert not line.startswith(("[", "*"))  # which \\ would take for its own
+
+
+def test_latex_escapes_what_means_something_to_it(frame):
+    frame.loc[0, "row"] = r"[50%_a&b#$] {c} ~^ \d"
+    (line,) = (line for line in tables.as_latex(frame).splitlines() if "50\\%" in line)
+    expected = r"{[}50\%\_a\&b\#\$] \{c\} \textasciitilde{}\textasciicircum{} \textbackslash{}d & "
+    assert line.startswith(expected)
+
+
+def test_markdown_escapes_what_means_something_to_it(frame):
+    frame.loc[0, "row"] = r"a|b_c *d* `e` \f"
+    (line,) = (line for line in tables.as_markdown(frame).splitlines() if "VGG16 | 70.9" in line)
+    assert line.startswith(r"| a\|b\_c \*d\* \`e\` \\f | ")
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="there is no pdflatex to compile with")
+@pytest.mark.parametrize("table", TABLES)
+def test_latex_compiles(table, tmp_path):
+    tables.write(tables.compare(table, {}), tmp_path, table)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", f"{table}.tex"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout[-2000:]
+
+
+def test_mistakes_are_said():
+    with pytest.raises(UserError, match="no table 'table9'"):
+        tables.reported("table9")
+    with pytest.raises(UserError, match=r"table1 has no cell \('Baseline', 'Res18'\).*'Res34'"):
+        tables.compare("table1", {("Baseline", "Res18"): plan()})
+    with pytest.raises(UserError, match="there twice"):
+        tables.regenerated({RIGID: plan() + plan(1)})
+    with pytest.raises(UserError, match="mini and smoke"):
+        tables.regenerated({RIGID: [*plan(1), make_experiment("mini")]})

@@ -34,8 +34,8 @@ help:
 setup: $(BUILT)
 
 $(PINS): requirements.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "dpp needs Python 3.11: found $$($(PYTHON) --version 2>&1); set PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5))' || \
+	  { echo "dpp's pins need Python 3.11.5 or later: found $$($(PYTHON) --version 2>&1); set PYTHON=..."; exit 1; }
 	@echo "installing the pins into $(VENV): some gigabytes, some minutes, once"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt

@@ -142,7 +142,7 @@ def main() -> int:
     try:
         return arguments.run(arguments)
     except KeyboardInterrupt as stop:
-        print(*stop.args, file=sys.stderr)
+        print(*stop.args or ("stopped",), file=sys.stderr)
         return getattr(stop, "exit_code", 130)
     except UserError as error:
         print(f"dpp: {error}", file=sys.stderr)

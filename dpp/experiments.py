@@ -76,14 +76,14 @@ class Experiment:
     seed: int = _field(0, "of weights, splits, order and augmentation")
 
     def __post_init__(self):
+        for entry in fields(self):
+            value = _as(type(entry.default), entry.name, getattr(self, entry.name))
+            object.__setattr__(self, entry.name, value)
         check_profile(self.profile)
         variants.parse(self.variant)
         _check_choice("model", self.model, MODELS)
         _check_choice("last_layer", self.last_layer, LAST_LAYERS)
         _check_choice("precision", self.precision, PRECISIONS)
-        for entry in fields(self):
-            value = _as(type(entry.default), entry.name, getattr(self, entry.name))
-            object.__setattr__(self, entry.name, value)
         if self.warm_epochs + self.second_warm_epochs > self.epochs:
             raise UserError(
                 f"{self.warm_epochs} + {self.second_warm_epochs} warm epochs do not fit into "
@@ -91,6 +91,11 @@ class Experiment:
             )
         if wrong := [epoch for epoch in self.project_after if not 1 <= epoch <= self.epochs]:
             raise UserError(f"project_after: there is no epoch {wrong[0]}, only 1 to {self.epochs}")
+        if self.project_after and max(self.project_after) != self.epochs:
+            raise UserError(
+                f"project_after: the last must be the last epoch, {self.epochs}, or prototypes "
+                "would end as something that no image has; give none to leave projection out"
+            )
 
     @property
     def switches(self) -> frozenset[str]:
@@ -100,7 +105,8 @@ class Experiment:
     def stacked_branch(self) -> bool:
         """Whether the backbone has both of BBN's last blocks: a switch for that file alone."""
         on = "stacked_branch" in self.switches
-        return on and self.backbone == "resnet50" and self.weights != "imagenet"
+        file = self.weights not in ("imagenet", "base", "none")
+        return on and file and self.backbone == "resnet50"
 
     @property
     def row(self) -> dict:
@@ -112,13 +118,19 @@ class Experiment:
 
     @property
     def identity(self) -> str:
-        """A digest of all fields; a weights file counts by its content, not by its place."""
+        """A digest of all fields.
+
+        A weights file counts by its content, not by its place; a folder of images by the names and
+        sizes of its files.
+        """
         values = asdict(self) | {"recipe": RECIPE}
         if self.weights == "base":
             values["weights"] = base_experiment(self).identity
-        elif Path(self.weights).is_file():
+        elif self.weights not in ("none", "imagenet") and Path(self.weights).is_file():
             with open(self.weights, "rb") as file:
                 values["weights"] = hashlib.file_digest(file, "sha256").hexdigest()
+        if self.data not in catalogue.NAMES:
+            values["data"] = _folder_digest(Path(self.data).expanduser())
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -183,7 +195,12 @@ def make_experiment(profile: str = "mini", **changes) -> Experiment:
             f"an experiment has no {unknown[0]!r}: choose of {', '.join(sorted(known))}"
         )
     preset = {"profile": profile} | PRESETS[profile]
-    return Experiment(**(preset | _implied(preset | changes) | changes))
+    values = preset | _implied(preset | changes)
+    if "epochs" in changes and values.get("project_after", (30,)):
+        epochs = changes["epochs"]
+        before = [epoch for epoch in values.get("project_after", (20, 30)) if epoch < epochs]
+        values["project_after"] = (*before, epochs)
+    return Experiment(**(values | changes))
 
 
 # What each model's own paper says, where it differs, and what mini and smoke have in its place.
@@ -283,7 +300,16 @@ def _as(kind: type, name: str, value):
         value = kind(value)
     if type(value) is not kind:
         raise UserError(f"{name}: expected {kind.__name__}, got {value!r}")
-    least = 1 if name in AT_LEAST_ONE else 0
-    if kind in (int, float) and not least <= value < float("inf"):
-        raise UserError(f"{name}: expected a number from {least} up, got {value!r}")
+    if kind is tuple and not all(type(item) is int for item in value):
+        raise UserError(f"{name}: expected whole numbers, got {value!r}")
+    least, most = (1 if name in AT_LEAST_ONE else 0), (2**31 if kind is int else float("inf"))
+    if kind in (int, float) and not least <= value < most:
+        raise UserError(f"{name}: expected a number from {least} to {most}, got {value!r}")
     return value
+
+
+def _folder_digest(folder: Path) -> str:
+    """Of the names and sizes of a folder's files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = [f"{path.relative_to(folder)} {path.stat().st_size}" for path in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

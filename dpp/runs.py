@@ -11,6 +11,7 @@ A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
 """
 
 import fcntl
+import hashlib
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -69,20 +70,25 @@ class Run:
         backbone = make_backbone(self.experiment.backbone, stacked_branch=stacked)
         model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
         model.load_state_dict(tensors)
-        return model.to(device).eval()
+        return model.to(choose_device(device)).eval()
 
 
 def find(experiment: Experiment, root: Path | None = None) -> Run | None:
     """The run of an experiment, if it is finished."""
-    folder = (root or paths.runs_root()) / experiment.name
+    folder = Path(root or paths.runs_root()) / experiment.name
     return Run(experiment, folder) if (folder / "manifest.json").is_file() else None
 
 
 def open_run(folder: Path) -> Run:
     """The finished run in a folder."""
+    folder = Path(folder)
     if not (folder / "manifest.json").is_file():
         raise UserError(f"there is no finished run in {folder}: it has no manifest.json")
-    return Run(Experiment(**checkpoints.read_json(folder / "experiment.json")), folder)
+    described = folder / "experiment.json"
+    known = checkpoints.read_json(folder / "manifest.json").get("experiment_sha256")
+    if known != hashlib.sha256(checkpoints.read_file(described)).hexdigest():
+        raise UserError(f"{described} is not the one that the run was made from: it was changed")
+    return Run(Experiment(**checkpoints.read_json(described)), folder)
 
 
 def run(
@@ -132,6 +138,8 @@ def make_trainer(
     """What trains an experiment from its beginning, and the data that it trains on."""
     method = METHODS[experiment.model]
     source = load_source(experiment)
+    if len(source.class_names) < 2:
+        raise UserError(f"{source.name} under {source.root} has one class: there is none to tell")
     torch.manual_seed(experiment.seed)
     backbone = load_backbone(experiment, pretrained)
     model = method.build(experiment, backbone, len(source.class_names)).to(device)
@@ -210,6 +218,9 @@ def finish(
             "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
             "pretrained": pretrained.experiment.name if pretrained else experiment.weights,
             "weights_sha256": digest,
+            "experiment_sha256": hashlib.sha256(
+                checkpoints.read_file(folder / "experiment.json")
+            ).hexdigest(),
             **surroundings(trainer.device),
         },
     )
@@ -245,6 +256,8 @@ def commit() -> str:
 def choose_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise UserError(f"there is no device {name!r}: choose auto, cpu, cuda or cuda:1")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -255,8 +268,12 @@ def choose_device(name: str) -> str:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keeps other processes off a run's folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written to: {error.strerror}") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

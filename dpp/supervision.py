@@ -54,9 +54,9 @@ def supervise(
         checkpoints.save_state(folder, steps, state)
 
     if state := checkpoints.latest_state(folder):
-        if state["experiment"] != identity:
+        if state.get("experiment") != identity:
             raise UserError(
-                f"the state in {folder} is of another experiment ({state['experiment']}, not "
+                f"the state in {folder} is of another experiment ({state.get('experiment')}, not "
                 f"{identity}): remove it, or give the experiment that it is of"
             )
         trainer.restore(state["trainer"])
@@ -83,6 +83,7 @@ def supervise(
                 leave_if(received, trainer, folder)
         except NotFinite as error:
             raise UserError(explain_not_finite(error, trainer, folder)) from error
+    write_metrics(folder, history)  # once more, should it have been killed before the last time
     return history
 
 
@@ -104,7 +105,7 @@ def explain_not_finite(error: NotFinite, trainer: Trainer, folder: Path) -> str:
         path, {"epoch": error.epoch, "step": error.step, "terms": found, "images": batch}
     )
     return (
-        f"{error}. Its images are listed in {path}; the state before that epoch is kept. "
+        f"{error}. The batch's images are listed in {path}; what was saved before is kept. "
         "Lower the rates, or look at these images"
     )
 

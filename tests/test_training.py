@@ -240,6 +240,20 @@ def test_loss_that_is_not_a_number_names_its_batch(splits, one_thread):
     assert same(before, weights_of(trainer.model.backbone))
 
 
+def test_features_that_are_no_numbers_do_not_hide_behind_parts_outside(splits, one_thread):
+    trainer = make_trainer(splits)
+    with torch.no_grad():
+        trainer.model.backbone.layers[0].weight.fill_(float("nan"))
+    with pytest.raises(NotFinite):
+        list(trainer.run())
+
+
+def test_origins_are_forgotten_when_training_goes_on(splits, one_thread):
+    trainer = make_trainer(splits, Schedule(SCHEDULE.phases, ("project",), (3,)))
+    known = [(record["stage"], trainer.provenance is not None) for record in trainer.run()]
+    assert known[-2:] == [("project", True), ("train", False)]
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_trains(splits, precision, one_thread):
     phases = (Phase("joint", 9, {"prototypes": 3e-2, "backbone": 1e-2}, WEIGHTS),)

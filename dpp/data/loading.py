@@ -114,7 +114,9 @@ class EpochBatches(Sampler):
         if batch_size < 1:
             raise UserError(f"a batch has at least 1 image, not {batch_size}")
         if drop_last and length < batch_size:
-            raise UserError(f"{length} images do not make one batch of {batch_size}: lower it")
+            raise UserError(
+                f"{length} images do not make one batch of {batch_size}: lower the batch size"
+            )
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.shuffle, self.drop_last = shuffle, drop_last
         self.epoch = 0

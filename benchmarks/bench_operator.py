@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from timing import measure, processor
+from timing import machine, measure
 from torch import Tensor
 from torchvision.ops import deform_conv2d
 
@@ -219,7 +219,6 @@ def main() -> None:
         print(extra_memory(arguments.memory_of))
         return
     print(f"operator: {ops.backend()} ({ops.why()}), torch {torch.__version__}, float32")
-    machine = {"processor": processor(), "torch": torch.__version__, "operator": ops.backend()}
     times, memory = [], []
     for threads in arguments.threads:
         torch.set_num_threads(threads)
@@ -232,7 +231,7 @@ def main() -> None:
             shape = {"case": name, **asdict(CASES[name]), "threads": threads}
             for contender, values in seconds.items():
                 taken = {"median_ms": 1e3 * medians[contender], "least_ms": 1e3 * min(values)}
-                times.append({**shape, "contender": contender, **taken, **machine})
+                times.append({**shape, "contender": contender, **taken, **machine()})
     print("\nmemory of forward+backward on (i), beyond inputs, outputs and gradients")
     for images, most in MEMORY_TARGETS.items():
         if arguments.quick and images > 8:
@@ -240,7 +239,7 @@ def main() -> None:
         found = measure_memory(images)
         met = "met" if found <= most else "NOT MET"
         print(f"  N={images:<3} {found:8.1f} MB   target <= {most} MB   {met}")
-        memory.append({"case": "i", "images": images, "megabytes": found, **machine})
+        memory.append({"case": "i", "images": images, "megabytes": found, **machine()})
     if arguments.results:
         arguments.results.mkdir(parents=True, exist_ok=True)
         for rows, file in ((times, "operator_benchmark.csv"), (memory, "operator_memory.csv")):

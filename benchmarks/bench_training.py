@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from timing import measure, processor
+from timing import machine, measure
 from torch import Tensor, nn
 
 from dpp import last_layer, ops, projection, reference
 from dpp.backbones import make_backbone
 from dpp.baselines import plain_cnn
 from dpp.data.loading import Batch
-from dpp.model import DeformableProtoPNet
+from dpp.model import DeformableProtoPNet, make_last_layer
 from dpp.training import Phase, freeze_all_but, make_optimiser, stage_one
 
 CLASSES, PER_CLASS, SIZE = 200, 10, 224
@@ -64,9 +64,15 @@ def with_operator(function: Callable, step: Callable[[], None]) -> Callable[[], 
     return run
 
 
-def training_contenders(images: Tensor, labels: Tensor) -> dict[str, Callable[[], None]]:
-    model = DeformableProtoPNet(make_backbone("resnet50"), CLASSES, per_class=10, kernel_size=2)
+def make_network() -> DeformableProtoPNet:
+    shape = {"per_class": PER_CLASS, "kernel_size": 2}
+    model = DeformableProtoPNet(make_backbone("resnet50"), CLASSES, **shape)
     model.offsets.draw(1e-3)
+    return model
+
+
+def training_contenders(images: Tensor, labels: Tensor) -> dict[str, Callable[[], None]]:
+    model = make_network()
     bare = plain_cnn.PlainCNN(make_backbone("resnet50"), CLASSES)
     ours = training_step(model, stage_one(0.1), images, labels, JOINT)
     phase = Phase("joint", 1, {"backbone": 1e-4, "classifier": 1e-3})
@@ -78,8 +84,7 @@ def training_contenders(images: Tensor, labels: Tensor) -> dict[str, Callable[[]
 
 
 def stage_contenders(images: Tensor, labels: Tensor) -> dict[str, Callable[[], object]]:
-    model = DeformableProtoPNet(make_backbone("resnet50"), CLASSES, per_class=10, kernel_size=2)
-    model.offsets.draw(1e-3)
+    model = make_network()
     model.eval()
     indices = torch.arange(len(images))
 
@@ -96,7 +101,7 @@ def fit(count: int) -> Callable[[], object]:
     scores = torch.rand(count, CLASSES * PER_CLASS, generator=generator)
     labels = torch.randint(CLASSES, (count,), generator=generator)
     classes = torch.arange(CLASSES).repeat_interleave(PER_CLASS)
-    weight = torch.where(torch.arange(CLASSES)[:, None] == classes, 1.0, -0.5)
+    weight = make_last_layer(CLASSES, classes).weight.detach()
     return lambda: last_layer.fit_by_passes(scores, labels, weight, classes, passes=PASSES)
 
 
@@ -139,9 +144,8 @@ def main() -> None:
         )
         rows.append({"ratio": f"{above} / {below}", "value": value, "target": target, "met": met})
     if arguments.results:
-        machine = {"processor": processor(), "torch": torch.__version__, "operator": ops.backend()}
-        machine |= {"threads": arguments.threads, "images": arguments.images}
-        table = pd.DataFrame([row | machine for row in rows]).round(3)
+        shared = machine() | {"threads": arguments.threads, "images": arguments.images}
+        table = pd.DataFrame([row | shared for row in rows]).round(3)
         table.to_csv(arguments.results / "training_benchmark.csv", index=False)
 
 

@@ -21,6 +21,8 @@ BUDGET = {
     "warm_epochs": 2,
     "last_layer": "converged",
 }
+SHOWN = ["stage", "epoch", "phase", "accuracy"]
+SHOWN += ["validation_accuracy", "test_accuracy", "test_offset"]
 DEFORMABLE = {"second_warm_epochs": 2, "project_after": (7,)}
 
 
@@ -45,10 +47,8 @@ def main() -> None:
     for name in arguments.only or experiments:
         run = runs.run(experiments[name], root=arguments.root)
         print(f"\n{name}: {run.manifest['seconds']:.0f} s, {run.folder}")
-        shown = ["stage", "epoch", "phase", "accuracy", "validation_accuracy", "test_accuracy"]
         table = run.metrics
-        shown += [column for column in ("test_offset",) if column in table]
-        print(table[[column for column in shown if column in table]].to_string(index=False))
+        print(table[[column for column in SHOWN if column in table]].to_string(index=False))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
+from dpp import ops
+
 
 def measure(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
     """Seconds of each contender in each round, after one round to warm up."""
@@ -15,6 +19,11 @@ def measure(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[st
             if turn > 0:
                 seconds[name].append(time.perf_counter() - begin)
     return seconds
+
+
+def machine() -> dict[str, str]:
+    """What a time depends on, for every row of a results file."""
+    return {"processor": processor(), "torch": torch.__version__, "operator": ops.backend()}
 
 
 def processor() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from dpp import __version__, doctor, notebooks
 from dpp.data import catalogue
 from dpp.errors import UserError
+from dpp.experiments import PRESETS, Experiment, make_experiment
 from dpp.profiles import PROFILES
 
 
@@ -31,7 +32,6 @@ def run_data(arguments: argparse.Namespace) -> int:
 
 def run_train(arguments: argparse.Namespace) -> int:
     from dpp import runs
-    from dpp.experiments import make_experiment
 
     given = {name: value for name, value in vars(arguments).items() if name in arguments.fields}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -105,8 +105,6 @@ def add_data_command(commands: argparse._SubParsersAction) -> None:
 
 
 def add_train_command(commands: argparse._SubParsersAction) -> None:
-    from dpp.experiments import PRESETS, Experiment, make_experiment
-
     command = commands.add_parser(
         "train",
         help="train a network, or go on with one that was stopped",

@@ -82,6 +82,11 @@ def read_file(path: Path) -> bytes:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(read_file(path)).hexdigest()
+
+
 def write_json(path: Path, value) -> None:
     """Writes numbers, strings, lists and dictionaries, in the order that they have."""
     write_file(path, (json.dumps(value, indent=2) + "\n").encode())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpp import checkpoints, paths, runs
-from dpp.data.loading import batches, make_loader
+from dpp.data.loading import batches, make_loader, to_device
 from dpp.errors import UserError
 from dpp.experiments import Experiment
 
@@ -129,6 +129,6 @@ def test_accuracy(model: nn.Module, experiment: Experiment, device: str = "cpu")
     images = runs.load_splits(experiment, runs.load_source(experiment)).test
     hits = 0
     for batch in batches(make_loader(images, experiment.batch_size)):
-        pictures = batch.images.to(device, memory_format=torch.channels_last)
-        hits += int((model(pictures).argmax(dim=1).cpu() == batch.labels).sum())
+        logits = model(to_device(batch.images, device))
+        hits += int((logits.argmax(dim=1).cpu() == batch.labels).sum())
     return hits / len(images)

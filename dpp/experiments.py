@@ -196,10 +196,9 @@ def make_experiment(profile: str = "mini", **changes) -> Experiment:
         )
     preset = {"profile": profile} | PRESETS[profile]
     values = preset | _implied(preset | changes)
-    if "epochs" in changes and values.get("project_after", (30,)):
+    if "epochs" in changes and (after := values.get("project_after", Experiment.project_after)):
         epochs = changes["epochs"]
-        before = [epoch for epoch in values.get("project_after", (20, 30)) if epoch < epochs]
-        values["project_after"] = (*before, epochs)
+        values["project_after"] = (*(epoch for epoch in after if epoch < epochs), epochs)
     return Experiment(**(values | changes))
 
 

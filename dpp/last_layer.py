@@ -167,22 +167,13 @@ def stage(experiment: Experiment) -> Callable[[Trainer], dict[str, float]]:
     def run(trainer: Trainer) -> dict[str, float]:
         model = trainer.model
         scores, labels = cache_scores(trainer)
-        connections, classes = model.last_layer.weight.detach(), model.prototypes.classes
+        problem = (scores, labels, model.last_layer.weight.detach(), model.prototypes.classes)
         if experiment.last_layer == "converged":
-            fit = fit_to_convergence(
-                scores,
-                labels,
-                connections,
-                classes,
-                l1=experiment.l1,
-                tolerance=experiment.last_layer_tolerance,
-            )
+            tolerance = experiment.last_layer_tolerance
+            fit = fit_to_convergence(*problem, l1=experiment.l1, tolerance=tolerance)
         else:
             fit = fit_by_passes(
-                scores,
-                labels,
-                connections,
-                classes,
+                *problem,
                 l1=experiment.l1,
                 passes=experiment.last_layer_passes,
                 rate=experiment.last_layer_rate,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dpp import ops
-from dpp.data.loading import Batch, ImageDataset, batches
+from dpp.data.loading import Batch, ImageDataset, batches, to_device
 from dpp.data.records import Record
 from dpp.errors import UserError
 from dpp.model import DeformableProtoPNet, offsets_at
@@ -75,9 +75,7 @@ def search(model: DeformableProtoPNet, images: Iterable[Batch]) -> "Best":
     best = Best(prototypes.normalised(), prototypes.geometry)
     device = prototypes.vectors.device
     for batch in images:
-        z, offsets = model.locate(
-            batch.images.to(device, non_blocking=True, memory_format=torch.channels_last)
-        )
+        z, offsets = model.locate(to_device(batch.images, device))
         for label in batch.labels.unique().tolist():
             mine = (prototypes.classes == label).nonzero().flatten()
             rows = (batch.labels == label).nonzero().flatten()
@@ -161,10 +159,5 @@ def stage(trainer: Trainer, project: Callable[..., list[Origin]] = project) -> d
     """
     images = batches(trainer.loaders["projection"])
     origins = project(trainer.model, images, trainer.splits.projection)
-    trainer.provenance = as_record(origins)
+    trainer.provenance = [asdict(origin) for origin in origins]
     return {"source_images": len({origin.image for origin in origins})}
-
-
-def as_record(origins: list[Origin]) -> list[dict]:
-    """Origins as JSON has them."""
-    return [asdict(origin) for origin in origins]

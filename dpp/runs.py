@@ -11,7 +11,6 @@ A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
 """
 
 import fcntl
-import hashlib
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -86,7 +85,7 @@ def open_run(folder: Path) -> Run:
         raise UserError(f"there is no finished run in {folder}: it has no manifest.json")
     described = folder / "experiment.json"
     known = checkpoints.read_json(folder / "manifest.json").get("experiment_sha256")
-    if known != hashlib.sha256(checkpoints.read_file(described)).hexdigest():
+    if known != checkpoints.digest(described):
         raise UserError(f"{described} is not the one that the run was made from: it was changed")
     return Run(Experiment(**checkpoints.read_json(described)), folder)
 
@@ -218,9 +217,7 @@ def finish(
             "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
             "pretrained": pretrained.experiment.name if pretrained else experiment.weights,
             "weights_sha256": digest,
-            "experiment_sha256": hashlib.sha256(
-                checkpoints.read_file(folder / "experiment.json")
-            ).hexdigest(),
+            "experiment_sha256": checkpoints.digest(folder / "experiment.json"),
             **surroundings(trainer.device),
         },
     )

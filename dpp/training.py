@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dpp import losses
 from dpp.backbones import Backbone
-from dpp.data.loading import Splits, batches, make_loader
+from dpp.data.loading import Splits, batches, make_loader, to_device
 from dpp.errors import UserError
 from dpp.experiments import Experiment
 from dpp.model import DeformableProtoPNet
@@ -281,7 +281,7 @@ class Trainer:
         }
 
     def to_device(self, images: Tensor) -> Tensor:
-        return images.to(self.device, non_blocking=True, memory_format=torch.channels_last)
+        return to_device(images, self.device)
 
     def autocast(self) -> AbstractContextManager:
         return torch.autocast(self.device.type, self.half) if self.half else nullcontext()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from test_training import same, weights_of
-from tiny_network import TinyBackbone, make_tiny_splits
+from tiny_network import Enough, TinyBackbone, make_tiny_splits, stop_after
 from torch import Tensor
 
 from dpp.baselines import prototree
@@ -373,22 +373,11 @@ def test_state_taken_between_steps_leads_to_the_same_tree(splits, stop, one_thre
     phases = (Phase("warm", 1, {"prototypes": 3e-2, "add_on": 3e-2}), Phase("joint", 3, RATES))
     schedule = Schedule(phases, ("prune", "project"), (4,))
 
-    class Enough(Exception):
-        pass
-
-    steps = 0
-
-    def count(trainer):
-        nonlocal steps
-        steps += 1
-        if steps == stop:
-            raise Enough
-
     undisturbed = make_trainer(splits, schedule)
     list(undisturbed.run())
     first = make_trainer(splits, schedule)
     with pytest.raises(Enough):
-        list(first.run(count))
+        list(first.run(stop_after(stop)))
     second = make_trainer(splits, schedule)
     second.restore(first.state())
     list(second.run())

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_data import write_folder
+from tiny_network import Enough
 
 from dpp import checkpoints, runs
 from dpp.errors import UserError
@@ -158,10 +159,6 @@ def test_signal_saves_between_two_steps_and_leaves_cleanly(finished, tmp_path, n
     again = subprocess.run(command(tmp_path), env=environment(), capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert digest(runs.find(tiny(), tmp_path)) == digest(finished)
-
-
-class Enough(Exception):
-    pass
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_network import make_network, make_tiny_splits
+from tiny_network import Enough, make_network, make_tiny_splits, stop_after
 
 from dpp import losses
 from dpp.errors import UserError
@@ -193,22 +193,11 @@ def test_state_taken_between_steps_leads_to_the_same_weights(splits, stop, one_t
         pass
     expected = weights_of(undisturbed.model)
 
-    class Enough(Exception):
-        pass
-
-    steps = 0
-
-    def count(trainer):
-        nonlocal steps
-        steps += 1
-        if steps == stop:
-            raise Enough
-
     torch.manual_seed(3)
     first = make_trainer(splits)
     torch.manual_seed(7)
     with pytest.raises(Enough):
-        for _ in first.run(count):
+        for _ in first.run(stop_after(stop)):
             pass
     state = first.state()
     torch.manual_seed(99)

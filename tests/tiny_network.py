@@ -38,6 +38,23 @@ def make_network(seed: int = 0, moving: float = 0.3, classes: int = 3, **options
     return network
 
 
+class Enough(Exception):
+    """Ends a training from within."""
+
+
+def stop_after(steps: int):
+    """What a trainer calls after each step, to end it after so many."""
+    done = 0
+
+    def count(trainer) -> None:
+        nonlocal done
+        done += 1
+        if done == steps:
+            raise Enough
+
+    return count
+
+
 def make_tiny_splits(folder: Path, classes: int = 3, train: int = 6, size: int = 16) -> Splits:
     source = read_cub(write_cub(folder, classes=classes, train=train, test=2))
     return make_splits(source, size, keep="memory", validation_fraction=0.2)

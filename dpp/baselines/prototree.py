@@ -14,17 +14,19 @@ which is the gradient of the minimum; and probabilities are logarithms throughou
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dpp import projection
 from dpp.backbones import Backbone
-from dpp.data.loading import Batch, ImageDataset, batches
+from dpp.data.loading import Batch, ImageDataset, to_device
 from dpp.errors import UserError
 from dpp.experiments import Experiment
-from dpp.projection import Origin, as_record, file_digest
+from dpp.projection import Origin, file_digest
 from dpp.training import Method, Phase, Schedule, Trainer
 
 CHANNELS = 256  # of the patches that prototypes are compared with; as the backbone, if it has fewer
@@ -311,8 +313,7 @@ def project(model: ProtoTree, batches: Iterable[Batch], dataset: ImageDataset) -
     source = torch.zeros(len(vectors), 2, dtype=torch.long, device=vectors.device)  # image, place
     found = torch.empty_like(vectors)
     for batch in batches:
-        images = batch.images.to(vectors.device, memory_format=torch.channels_last)
-        z = model.locate(images)
+        z = model.locate(to_device(batch.images, vectors.device))
         distances, places, patches = model.prototypes(z)
         distance, row = distances.min(dim=0)  # (nodes,), and which image
         better = (distance < nearest).nonzero().flatten()
@@ -410,17 +411,12 @@ def prune_stage(trainer: Trainer) -> dict[str, float]:
     return {"leaves": int(kept.sum()), "nodes": int(forks.sum())}
 
 
-def project_stage(trainer: Trainer) -> dict[str, float]:
-    """On the training images as they are."""
-    images = batches(trainer.loaders["projection"])
-    origins = project(trainer.model, images, trainer.splits.projection)
-    trainer.provenance = as_record(origins)
-    return {"source_images": len({origin.image for origin in origins})}
-
-
 METHOD = Method(
     build=lambda experiment, backbone, classes: ProtoTree(backbone, classes),
     objective=lambda experiment: objective,
     schedule=make_schedule,
-    stages=lambda experiment: {"prune": prune_stage, "project": project_stage},
+    stages=lambda experiment: {
+        "prune": prune_stage,
+        "project": partial(projection.stage, project=project),
+    },
 )

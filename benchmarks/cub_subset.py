@@ -3,9 +3,9 @@
     python benchmarks/cub_subset.py --data DIR --weights resnet50.pth [--only deformable]
 
 DIR holds a folder `CUB_200_2011`, all of it or some of its classes; the weights are a ResNet-50's
-(see `dpp.backbones.load_weights`). Three runs with the same budget: Deformable ProtoPNet, the plain
-CNN, and Deformable ProtoPNet from random weights. Runs are kept: what was stopped goes on, what is
-finished is printed.
+(see `dpp.backbones.load_weights`). Five runs with the same budget: Deformable ProtoPNet, the same
+without deformation, ProtoPNet, the plain CNN, and Deformable ProtoPNet from random weights. Runs
+are kept: what was stopped goes on, what is finished is printed.
 """
 
 import argparse
@@ -23,7 +23,15 @@ BUDGET = {
 }
 SHOWN = ["stage", "epoch", "phase", "accuracy"]
 SHOWN += ["validation_accuracy", "test_accuracy", "test_offset"]
-DEFORMABLE = {"second_warm_epochs": 2, "project_after": (7,)}
+PROJECTED = {"project_after": (7,)}
+DEFORMABLE = PROJECTED | {"second_warm_epochs": 2}
+RUNS = {
+    "deformable": DEFORMABLE,
+    "rigid": DEFORMABLE | {"deformable": False},
+    "protopnet": PROJECTED | {"model": "protopnet"},
+    "cnn": {"model": "cnn"},
+    "random": DEFORMABLE | {"weights": "none"},
+}
 
 
 def main() -> None:
@@ -31,7 +39,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="what holds CUB_200_2011")
     parser.add_argument("--weights", type=Path, required=True, help="of a ResNet-50")
     parser.add_argument("--root", type=Path, help="for the runs, instead of DPP_RUNS or runs/")
-    parser.add_argument("--only", choices=("deformable", "cnn", "random"), action="append")
+    parser.add_argument("--only", choices=RUNS, action="append")
     arguments = parser.parse_args()
     os.environ["DPP_DATA"] = str(arguments.data.resolve())
 
@@ -39,13 +47,9 @@ def main() -> None:
     from dpp.experiments import make_experiment
 
     weights = str(arguments.weights.resolve())
-    experiments = {
-        "deformable": make_experiment("paper", **BUDGET, **DEFORMABLE, weights=weights),
-        "cnn": make_experiment("paper", **BUDGET, model="cnn", weights=weights),
-        "random": make_experiment("paper", **BUDGET, **DEFORMABLE, weights="none"),
-    }
-    for name in arguments.only or experiments:
-        run = runs.run(experiments[name], root=arguments.root)
+    for name in arguments.only or RUNS:
+        changes = BUDGET | {"weights": weights} | RUNS[name]
+        run = runs.run(make_experiment("paper", **changes), root=arguments.root)
         print(f"\n{name}: {run.manifest['seconds']:.0f} s, {run.folder}")
         table = run.metrics
         print(table[[column for column in SHOWN if column in table]].to_string(index=False))

@@ -13,16 +13,18 @@ FLAGS   := $(shell echo "$${CXX-} $${FORCE_CUDA-} $${CUDA_HOME-} $${TORCH_CUDA_A
              $${DPP_SANITIZE-} $$(command -v $${CXX:-c++})" | sha256sum | cut -c1-8)
 BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
 
-.PHONY: help setup reproduce test test-slow lint format unit sanitize cuda \
-        execute notebooks lab bench doctor lock clean
+.PHONY: help setup reproduce test test-slow lint format unit smoke sanitize cuda \
+        execute notebooks status lab bench doctor lock clean
 
 help:
-	@echo "make reproduce   run the notebooks: PROFILE=smoke|mini|paper ONLY=names SET=\"name=value\" (no spaces in it)"
-	@echo "make test        lint, unit tests and notebook checks"
+	@echo "make reproduce   make the paper's tables and figures: PROFILE=smoke|mini|paper ONLY=names JOBS=n"
+	@echo "                 SET=\"name=value\" (no spaces in it) changes the notebooks' parameters"
+	@echo "make test        lint, unit tests, notebook checks, and the smoke profile from nothing"
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
 	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
 	@echo "make execute     run the notebooks in place, to commit them: ONLY=names"
+	@echo "make status      write the README's status table anew from the committed records"
 	@echo "make lab         open the notebooks in JupyterLab"
 	@echo "make bench       measure the operator and the training stages against their yardsticks"
 	@echo "make doctor      what works on this machine, and what to do about what does not"
@@ -52,9 +54,9 @@ $(BUILT): $(PINS) $(SOURCES)
 
 reproduce: $(BUILT)
 	@$(BIN)/python -m dpp reproduce --profile "$(PROFILE)" $(foreach name,$(ONLY),--only "$(name)") \
-	  $(foreach pair,$(SET),--set "$(pair)")
+	  $(foreach pair,$(SET),--set "$(pair)") $(if $(JOBS),--jobs "$(JOBS)")
 
-test: lint unit notebooks
+test: lint unit notebooks smoke
 
 lint: $(BUILT)
 	@$(BIN)/ruff check --quiet .
@@ -86,6 +88,14 @@ execute: $(BUILT)
 
 notebooks: $(BUILT)
 	@$(BIN)/python -m pytest --nbval notebooks
+
+smoke: $(BUILT)
+	@rm -rf build/smoke
+	@DPP_RUNS=build/smoke/runs DPP_RESULTS=build/smoke/results DPP_DATA=build/smoke/data \
+	  $(BIN)/python -m dpp reproduce --profile smoke
+
+status: $(BUILT)
+	@$(BIN)/python -m dpp status
 
 lab: $(BUILT)
 	@$(BIN)/jupyter lab --notebook-dir=notebooks

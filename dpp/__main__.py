@@ -5,7 +5,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from dpp import __version__, doctor, notebooks
+from dpp import __version__, doctor
 from dpp.data import catalogue
 from dpp.errors import UserError
 from dpp.experiments import PRESETS, Experiment, make_experiment
@@ -19,8 +19,18 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def run_reproduce(arguments: argparse.Namespace) -> int:
-    failed = notebooks.reproduce(arguments.profile, arguments.only, dict(arguments.set))
-    return int(bool(failed))
+    from dpp import reproduction
+
+    settings = dict(arguments.set)
+    worked = reproduction.reproduce(arguments.profile, arguments.only, settings, arguments.jobs)
+    return int(not worked)
+
+
+def run_status(arguments: argparse.Namespace) -> int:
+    from dpp import status
+
+    status.write()
+    return 0
 
 
 def run_data(arguments: argparse.Namespace) -> int:
@@ -66,7 +76,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(run=run_doctor)
 
-    command = commands.add_parser("reproduce", help="run the notebooks, headlessly")
+    command = commands.add_parser(
+        "reproduce",
+        help="make the paper's tables and figures: train, then run the notebooks",
+        description="Makes every run that the chosen notebooks want, runs the notebooks, and "
+        "prints the paper's tables. Stop it at any time: the same command goes on.",
+    )
     profiles = "; ".join(f"{name}: {what}" for name, what in PROFILES.items())
     command.add_argument("--profile", default="mini", help=f"{profiles} (default: mini)")
     command.add_argument(
@@ -80,10 +95,15 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="a parameter of the chosen notebooks; repeatable",
     )
+    command.add_argument(
+        "--jobs", type=int, default=0, help="runs at a time (default: one for each core or GPU)"
+    )
     command.set_defaults(run=run_reproduce)
 
     add_data_command(commands)
     add_train_command(commands)
+    command = commands.add_parser("status", help="write the README's status table anew")
+    command.set_defaults(run=run_status)
     return parser
 
 

@@ -90,8 +90,20 @@ class EnsembleRun:
         row = {"stage": "test", "epoch": 0, "phase": "none"}
         return pd.DataFrame([row | self.manifest["results"] | {"seconds": 0.0}])
 
+    def verify(self) -> None:
+        """Raises a `UserError` if the manifest is not what an ensemble writes."""
+        runs.verify_manifest(self.manifest, self.folder)
+
     def load_model(self, device: str = "cpu") -> SummedLogits:
         return SummedLogits([member.load_model(device) for member in self.members]).eval()
+
+
+def find(ensemble: Ensemble, root: Path | None = None) -> EnsembleRun | None:
+    """The run of an ensemble, if it and its members are finished."""
+    root = Path(root or paths.runs_root())
+    members = tuple(runs.find(member, root) for member in ensemble.members)
+    tested = (root / ensemble.name / "manifest.json").is_file()
+    return EnsembleRun(ensemble, root / ensemble.name, members) if tested and all(members) else None
 
 
 def run(ensemble: Ensemble, *, root: Path | None = None, **options) -> EnsembleRun:
@@ -103,24 +115,25 @@ def run(ensemble: Ensemble, *, root: Path | None = None, **options) -> EnsembleR
         options: of `runs.run`.
     """
     members = tuple(runs.run(member, root=root, **options) for member in ensemble.members)
+    if found := find(ensemble, root):
+        return found
     folder = (Path(root) if root else paths.runs_root()) / ensemble.name
-    found = EnsembleRun(ensemble, folder, members)
-    if not (folder / "manifest.json").is_file():
-        device = runs.choose_device(options.get("device", "auto"))
-        described = {"members": [asdict(member) for member in ensemble.members]}
-        checkpoints.write_json(folder / "experiment.json", described)
-        accuracy = test_accuracy(found.load_model(device), ensemble.members[0], device)
-        seconds = sum(member.manifest["seconds"] for member in members)
-        checkpoints.write_json(
-            folder / "manifest.json",
-            {
-                "run": ensemble.name,
-                "results": {"test_accuracy": accuracy},
-                "seconds": round(seconds, 1),
-                **runs.surroundings(torch.device(device)),
-            },
-        )
-    return found
+    made = EnsembleRun(ensemble, folder, members)
+    device = runs.choose_device(options.get("device", "auto"))
+    described = {"members": [asdict(member) for member in ensemble.members]}
+    checkpoints.write_json(folder / "experiment.json", described)
+    accuracy = test_accuracy(made.load_model(device), ensemble.members[0], device)
+    seconds = sum(member.manifest["seconds"] for member in members)
+    checkpoints.write_json(
+        folder / "manifest.json",
+        {
+            "run": ensemble.name,
+            "results": {"test_accuracy": accuracy},
+            "seconds": round(seconds, 1),
+            **runs.surroundings(torch.device(device)),
+        },
+    )
+    return made
 
 
 @torch.inference_mode()

@@ -155,15 +155,15 @@ PRESETS = {
     "paper": {},
     "mini": DRAWN
     | {
-        "epochs": 20,
-        "warm_epochs": 2,
-        "second_warm_epochs": 4,
-        "project_after": (14, 20),
-        "backbone_rate": 5e-4,
+        "epochs": 10,
+        "warm_epochs": 1,
+        "second_warm_epochs": 2,
+        "project_after": (7, 10),
+        "backbone_rate": 1e-3,
         "prototype_rate": 1e-2,
         "offset_rate": 5e-3,
         "offset_deviation": 1e-2,
-        "decay": 0.85,
+        "decay": 0.8,
         "decay_every": 1,
     },
     "smoke": DRAWN
@@ -179,7 +179,8 @@ PRESETS = {
         "offset_deviation": 1e-2,
     },
 }
-# What a slim backbone is pretrained with, from nothing, as ImageNet does for the full ones.
+# What a slim backbone is pretrained with, from nothing, as ImageNet does for the full ones; like it,
+# once for all data sets.
 BASE = {
     "mini": {"classes": 20, "train_per_class": 100, "test_per_class": 10, "epochs": 8},
     "smoke": {"classes": 4, "train_per_class": 6, "test_per_class": 2, "epochs": 1},
@@ -223,19 +224,18 @@ OF_MODEL = {
     },
 }
 SMALL = {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "batch_size": 30}
-SMALL_PATCHES = SMALL | {"warm_epochs": 4, "project_after": (14, 20)}
+SMALL_PATCHES = SMALL | {"warm_epochs": 2, "project_after": (7, 10)}
 MINI_OF_MODEL = {
-    "cnn": SMALL | {"decay": 0.8},
+    "cnn": SMALL,
     "protopnet": SMALL_PATCHES,
     "tesnet": SMALL_PATCHES,
     "prototree": SMALL
     | {
-        "epochs": 30,
-        "warm_epochs": 2,
-        "second_warm_epochs": 13,
-        "project_after": (30,),
+        "epochs": 28,
+        "warm_epochs": 1,
+        "second_warm_epochs": 15,
+        "project_after": (28,),
         "prototype_rate": 1e-2,
-        "decay": 0.85,
         "decay_every": 1,
     },
 }
@@ -274,7 +274,7 @@ def base_experiment(experiment: Experiment) -> Experiment:
         **BASE[experiment.profile],
         model="cnn",
         backbone=experiment.backbone,
-        data=experiment.data,
+        data="posebirds",
         image_size=experiment.image_size,
         weights="none",
         base_classes=True,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import seaborn
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -28,11 +29,11 @@ PART_COLOURS = (
 )
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, dpi: int = 100) -> None:
     """Writes a PNG or PDF without the date and versions that would change its bytes each time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     undated = {"Software": None} if path.suffix == ".png" else {"CreationDate": None}
-    figure.savefig(path, dpi=100, metadata=undated)
+    figure.savefig(path, dpi=dpi, metadata=undated)
 
 
 def draw_features(axes: Axes, features: np.ndarray, title: str = "") -> None:
@@ -235,3 +236,60 @@ def _shade_phases(axes: Axes, epochs: pd.DataFrame) -> None:
             fontsize=7,
             color="0.4",
         )
+
+
+def reported_and_regenerated(frame: pd.DataFrame) -> Figure:
+    """What a table reports against what was run: a panel for each of its columns.
+
+    Args:
+        frame: of `tables.compare`. A bar spans one standard deviation over seeds to each side.
+    """
+    cells = frame.drop_duplicates(["row", "column"])
+    columns, rows = cells.column.unique(), list(cells.row.unique())
+    figure, grid = pyplot.subplots(
+        1,
+        len(columns),
+        figsize=(2.6 + 1.6 * max(len(columns), 2), 0.9 + 0.24 * len(rows)),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes, (column, mine) in zip(grid[0], cells.groupby("column", sort=False), strict=True):
+        down = pd.Categorical(mine.row, categories=rows).codes
+        long = pd.DataFrame(
+            {
+                "accuracy, %": [*mine.reported, *mine["mean"]],
+                "down": [*(down - 0.12), *(down + 0.12)],
+                "of": ["reported"] * len(mine) + ["regenerated"] * len(mine),
+            }
+        )
+        seaborn.scatterplot(
+            long,
+            x="accuracy, %",
+            y="down",
+            hue="of",
+            style="of",
+            markers={"reported": "D", "regenerated": "o"},
+            palette={"reported": "0.45", "regenerated": PART_COLOURS[4]},
+            legend=axes is grid[0, -1],
+            ax=axes,
+        )
+        axes.errorbar(
+            mine["mean"],
+            down + 0.12,
+            xerr=mine.deviation.fillna(0),
+            fmt="none",
+            ecolor=PART_COLOURS[4],
+            elinewidth=1.2,
+        )
+        axes.set_title(column, fontsize=9)
+        axes.set_ylabel("")
+        axes.grid(axis="y", color="0.93", zorder=0)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    grid[0, 0].set_yticks(range(len(rows)), rows, fontsize=8)
+    grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
+    seaborn.move_legend(
+        grid[0, -1], "center left", bbox_to_anchor=(1, 0.5), frameon=False, title=None
+    )
+    return figure

@@ -1,14 +1,15 @@
 """Runs the numbered notebooks headlessly. Everything is checked before anything runs."""
 
 import ast
+import hashlib
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
+
+import nbformat
 
 from dpp.errors import UserError
-from dpp.paths import NOTEBOOKS, RESULTS
-from dpp.profiles import check_profile
+from dpp.paths import NOTEBOOKS, PACKAGE, results
 
 QUIET = ["--IPKernelApp.log_level=40"]  # errors alone: kernels warn about their transport
 
@@ -64,42 +65,65 @@ def read_settings(notebook: Path, settings: Mapping[str, str]) -> dict:
     return values
 
 
-def reproduce(
-    profile: str, only: Iterable[str] = (), settings: Mapping[str, str] = MappingProxyType({})
-) -> list[Path]:
-    """Runs notebooks with papermill; the executed copies go to `results/<profile>/notebooks/`.
+def values(notebook: Path, profile: str, settings: Mapping[str, str]) -> dict:
+    """All parameters of a notebook: its defaults, the profile, and what is set."""
+    defaults = parameters(notebook)
+    named = {"profile": profile} if "profile" in defaults else {}
+    return defaults | named | read_settings(notebook, settings)
+
+
+def execute(work: Mapping[Path, dict], folder: Path) -> list[Path]:
+    """Runs notebooks with papermill; the executed copies go to a folder.
+
+    One that was executed before with the same parameters, code and records is left as it is; one
+    that fails does not keep the others from running.
 
     Args:
-        profile: passed to every notebook that has a parameter of that name.
-        only: see `find`.
-        settings: parameters by name, as text; every chosen notebook must have them.
+        work: parameters by notebook.
+        folder: for the copies.
 
     Returns:
-        The notebooks that failed; one that fails does not keep the others from running.
+        The notebooks that failed.
     """
     import papermill
 
-    check_profile(profile)
-    if "profile" in settings:
-        raise UserError(f"the profile is not set with --set: use --profile {settings['profile']}")
-    chosen = find(only)
-    work = [(path, read_settings(path, settings)) for path in chosen]
-    folder = RESULTS / profile / "notebooks"
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
-    for number, (path, values) in enumerate(work, start=1):
-        if "profile" in parameters(path):
-            values.setdefault("profile", profile)
+    for number, (path, given) in enumerate(work.items(), start=1):
+        executed, stamp = folder / path.name, _stamp(path, given)
+        if _stamp_of(executed) == stamp:
+            print(f"[{number}/{len(work)}] {path.stem}: as it was -> {executed}", flush=True)
+            continue
         print(f"[{number}/{len(work)}] {path.stem}", flush=True)
         started = time.perf_counter()
-        executed = folder / path.name
         try:
-            papermill.execute_notebook(
-                str(path), str(executed), values, cwd=str(NOTEBOOKS), extra_arguments=QUIET
+            done = papermill.execute_notebook(
+                str(path), str(executed), given, cwd=str(NOTEBOOKS), extra_arguments=QUIET
             )
         except papermill.PapermillExecutionError as error:
             failed.append(path)
             print(f"      failed: {error.ename}: {error.evalue}; see {executed}", flush=True)
         else:
+            done.metadata["dpp"] = _stamp(path, given)  # what it read, it may have written itself
+            nbformat.write(done, executed)
             print(f"      {time.perf_counter() - started:.0f} s -> {executed}", flush=True)
     return failed
+
+
+def _stamp(notebook: Path, given: dict) -> str:
+    """A digest of all that an executed notebook depends on."""
+    code = [notebook, *sorted(PACKAGE.rglob("*.py")), *sorted(PACKAGE.glob("*.so"))]
+    read = sorted(results(given.get("profile", "mini")).glob("*.csv"))
+    digest = hashlib.sha256(repr(sorted(given.items())).encode())
+    for path in (*code, *read):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _stamp_of(executed: Path) -> str | None:
+    if not executed.is_file():
+        return None
+    try:
+        return nbformat.read(executed, as_version=4).metadata.get("dpp")
+    except Exception:  # whatever the file has become, it is made anew
+        return None

@@ -6,7 +6,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent
 NOTEBOOKS = ROOT / "notebooks"
-RESULTS = ROOT / "results"
+RESULTS = ROOT / "results"  # what is committed
 BUILD_REPORT = PACKAGE / "_build.json"
 
 
@@ -18,3 +18,8 @@ def data_root() -> Path:
 def runs_root() -> Path:
     """The folder that holds trained networks: `DPP_RUNS`, or `runs/` in the repository."""
     return Path(os.environ.get("DPP_RUNS") or ROOT / "runs").expanduser()
+
+
+def results(profile: str) -> Path:
+    """The folder that holds a profile's results, under `DPP_RESULTS` or the committed ones."""
+    return Path(os.environ.get("DPP_RESULTS") or RESULTS).expanduser() / profile

@@ -11,11 +11,13 @@ A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
 """
 
 import fcntl
+import itertools
 import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +62,22 @@ class Run:
     def source(self) -> Source:
         return load_source(self.experiment)
 
+    def verify(self) -> None:
+        """Raises a `UserError` if a file of the run is not what the run wrote."""
+        verify_manifest(self.manifest, self.folder)
+        for file, key in {
+            "experiment.json": "experiment",
+            "weights.safetensors": "weights",
+        }.items():
+            if checkpoints.digest(self.folder / file) != self.manifest.get(f"{key}_sha256"):
+                raise UserError(f"{self.folder / file} is not the one that the run wrote")
+        try:
+            columns = set(self.metrics)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.folder / 'metrics.csv'} cannot be read: {error}") from error
+        if not {"stage", "epoch", "seconds"} <= columns:
+            raise UserError(f"{self.folder / 'metrics.csv'} has no stage, epoch or seconds")
+
     def load_model(self, device: str = "cpu") -> nn.Module:
         """The network, ready to look at images."""
         manifest = self.manifest
@@ -76,6 +94,23 @@ def find(experiment: Experiment, root: Path | None = None) -> Run | None:
     """The run of an experiment, if it is finished."""
     folder = Path(root or paths.runs_root()) / experiment.name
     return Run(experiment, folder) if (folder / "manifest.json").is_file() else None
+
+
+def verify_manifest(manifest: dict, folder: Path) -> None:
+    """A manifest has at least an accuracy and the seconds that it took."""
+    try:
+        whole = 0 <= manifest["results"]["test_accuracy"] <= 1 and manifest["seconds"] >= 0
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise UserError(f"{folder / 'manifest.json'} has no accuracy or no seconds")
+
+
+def set_aside(folder: Path) -> Path:
+    """Gives a run's folder a name by which nothing finds it."""
+    numbers = itertools.count(1)
+    aside = next(p for n in numbers if not (p := Path(f"{folder}.damaged-{n}")).exists())
+    return folder.rename(aside)
 
 
 def open_run(folder: Path) -> Run:
@@ -230,6 +265,7 @@ def surroundings(device: torch.device) -> dict:
     cuda = device.type == "cuda"
     return {
         "commit": commit(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or "cpu",
         "threads": torch.get_num_threads(),
         "operator": ops.backend(device),

@@ -24,7 +24,19 @@ from dpp.profiles import PROFILES
 
 Cells = Mapping[tuple[str, str], Sequence[Experiment | Ensemble]]  # runs by row and column
 
-NOT_RUN, ONE_RUN = "not run", "one run"
+NOT_RUN, ONE_RUN, QUOTED = "not run", "one run", "quoted"
+ELSEWHERE = (
+    "B-CNN",
+    "CAM",
+    "CSG",
+    "PA-CNN",
+    "MG-CNN",
+    "MA-CNN",
+    "RA-CNN",
+    "TASN",
+    "Region",
+    "FCAN",
+)
 TITLES = {
     "table1": "Table 1: accuracy by backbone, CUB-200-2011",
     "table2": "Table 2: ablations with 2x2 prototypes, ResNet-50, CUB-200-2011",
@@ -42,7 +54,8 @@ ABBREVIATIONS = {
 READING = (
     "Accuracy in percent. Regenerated: the mean ± the standard deviation over n runs. "
     "Difference: regenerated less reported, in percentage points. "
-    "Bold: as the paper prints it, and the best of those that were run in a group and column."
+    "Bold: as the paper prints it, and the best of those that were run in a group and column. "
+    "Quoted: a number that the paper took from another, of a method that is not trained here."
 )
 REGENERATED = ["row", "column", "profile", "mean", "deviation", "runs", "planned"]
 
@@ -119,11 +132,51 @@ def compare(table: str, cells: Cells) -> pd.DataFrame:
     return frame
 
 
+def gain(frame: pd.DataFrame, before: str, after: str) -> float:
+    """By how much one row's reported numbers are above another's, on average over the columns."""
+    by_row = frame.drop_duplicates(["row", "column"]).set_index(["row", "column"]).reported
+    return float((by_row[after] - by_row[before]).mean())
+
+
 def in_paper_shape(frame: pd.DataFrame, what: str = "regenerated") -> pd.DataFrame:
     """One column of `compare` laid out as on the page, missing where the paper prints nothing."""
     wide = frame.pivot(index=["group", "row"], columns="column", values=what)
     index = pd.MultiIndex.from_frame(frame[["group", "row"]].drop_duplicates())
     return wide.reindex(index=index, columns=frame.column.unique())
+
+
+def as_text(frame: pd.DataFrame) -> str:
+    """For a terminal: in the paper's shape, what is reported and what came out in each cell."""
+    ran = frame.regenerated.str.replace(r" \(n = .*", "", regex=True)
+    printed = pd.Series([_reported_text(cell) for cell in frame.itertuples()], frame.index)
+    both = frame.assign(both=printed + " | " + ran)
+    blocks = [TITLES[frame.table[0]], "reported | regenerated"]
+    for group, cells in both.groupby("group", sort=False):
+        wide = (
+            in_paper_shape(cells, "both").droplevel("group").rename_axis(index=None, columns=None)
+        )
+        blocks += [f"({group})"] * bool(group) + [wide.to_string(na_rep="")]
+    return "\n".join(blocks)
+
+
+def provenance(cells: Cells) -> str:
+    """Where the numbers of some cells come from, in a line."""
+    experiments = {plan.name: plan for planned in cells.values() for plan in planned}
+    found = [r.summary for r in map(records.stored, experiments.values()) if r]
+    if not found:
+        return "No run is stored."
+
+    def all_of(name: str) -> str:
+        return ", ".join(sorted({str(summary.get(name, "unknown")) for summary in found}))
+
+    seconds = sum(summary["seconds"] for summary in found if summary["model"] != "ensemble")
+    days = sorted(str(summary.get("finished", "unknown"))[:10] for summary in found)
+    return (
+        f"{len(found)} of {len(experiments)} runs, made {days[0]} to {days[-1]} "
+        f"at commit {all_of('commit')} with torch {all_of('torch')} and the {all_of('operator')} "
+        f"operator on {all_of('device')} ({all_of('threads')} threads); "
+        f"{seconds:,.0f} s of training. Each is a row of {records.RUNS}, which names its folder."
+    )
 
 
 def write(frame: pd.DataFrame, folder: Path, name: str) -> None:
@@ -136,8 +189,9 @@ def as_csv(frame: pd.DataFrame) -> str:
     """The columns of `compare` that hold one thing each; words where there is no number."""
     shown = frame.round(4).astype({"mean": object, "deviation": object, "difference": object})
     shown.loc[shown.runs == 1, "deviation"] = ONE_RUN
-    shown.loc[shown.runs == 0, ["mean", "deviation", "difference"]] = NOT_RUN
-    shown.loc[shown.planned == 0, "profile"] = NOT_RUN
+    for column in ("mean", "deviation", "difference"):
+        shown[column] = shown[column].where(shown.runs > 0, shown.regenerated)
+    shown["profile"] = shown.profile.where(shown.planned > 0, shown.regenerated)
     return shown.drop(columns="regenerated").to_csv(index=False, lineterminator="\n")
 
 
@@ -163,8 +217,10 @@ def as_latex(frame: pd.DataFrame) -> str:
     return rf"""\documentclass{{article}}
 \usepackage[margin=1.5cm]{{geometry}}
 \usepackage{{longtable}}
+\DeclareTextFontCommand{{\textbf}}{{\bfseries\boldmath}} % signs in bold numbers are bold too
+\renewcommand{{\arraystretch}}{{1.15}} % capitals would touch the rules
 \begin{{document}}
-\section*{{{_latex(TITLES[frame.table[0]])}}}
+\section*{{\boldmath {_latex(TITLES[frame.table[0]])}}}
 \small
 \begin{{longtable}}{{llrrr}}
 \hline
@@ -209,7 +265,7 @@ def _lines(frame: pd.DataFrame, escape: Callable, bold: Callable) -> Iterator[li
             escape(cell.column),
             bold(printed) if cell.bold else printed,
             bold(ran) if cell.best else ran,
-            escape(f"{cell.difference:+.1f}" if cell.runs else NOT_RUN),
+            escape(f"{cell.difference:+.1f}" if cell.runs else cell.regenerated),
         ]
 
 
@@ -219,7 +275,7 @@ def _reported_text(cell) -> str:
 
 def _regenerated_text(cell) -> str:
     if not cell.runs:
-        return NOT_RUN
+        return QUOTED if cell.row in ELSEWHERE else NOT_RUN
     spread = f" ± {cell.deviation:.1f}" if cell.runs > 1 else ""
     missing = f" of {cell.planned}" if cell.runs < cell.planned else ""
     return f"{cell.mean:.1f}{spread} (n = {cell.runs}{missing})"

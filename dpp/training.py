@@ -205,7 +205,7 @@ class Trainer:
             else:
                 record = self.stages[task.stage](self)
             record |= self.evaluate("validation")
-            if task.stage != "train" or self._next_stage() != "train":
+            if "train" not in [later.stage for later in self.tasks[self.place + 1 :]]:
                 record |= self.evaluate("test")
             if not all(map(math.isfinite, record.values())):
                 raise NotFinite(task.epoch, self.step, record, [])
@@ -256,9 +256,6 @@ class Trainer:
     def _update(self) -> None:
         self.scaler.step(self.optimiser)
         self.scaler.update()
-
-    def _next_stage(self) -> str | None:
-        return self.tasks[self.place + 1].stage if self.place + 1 < len(self.tasks) else None
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Over a split, the mean of what `model.measure` says of each image; of offsets the median.

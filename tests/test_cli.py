@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dpp import doctor, notebooks
+from dpp import doctor, notebooks, reproduction
 from dpp.errors import UserError
 
 
@@ -77,20 +77,18 @@ def test_notebook_is_found_by(name):
 
 
 def test_papermill_runs_the_first_notebook_with_another_parameter(tmp_path, monkeypatch):
-    monkeypatch.setattr(notebooks, "RESULTS", tmp_path)
-    assert notebooks.reproduce("smoke", ["00"], {"map_size": "11"}) == []
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    assert reproduction.reproduce("smoke", ["00"], {"map_size": "11"})
     text = (tmp_path / "smoke" / "notebooks" / "00_start_here.ipynb").read_text()
     assert "map_size = 11" in text
 
 
 def test_reproduce_reports_a_notebook_that_fails(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(notebooks, "RESULTS", tmp_path)
-    assert [path.stem for path in notebooks.reproduce("smoke", ["00"], {"map_size": "0"})] == [
-        "00_start_here"
-    ]
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    assert not reproduction.reproduce("smoke", ["00"], {"map_size": "0"})
     assert "failed: " in capsys.readouterr().out
 
 
 def test_reproduce_takes_the_profile_from_its_own_option():
     with pytest.raises(UserError, match="use --profile paper"):
-        notebooks.reproduce("mini", ["01"], {"profile": "paper"})
+        reproduction.reproduce("mini", ["01"], {"profile": "paper"})

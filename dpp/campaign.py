@@ -1,0 +1,266 @@
+"""Many runs side by side, with one display; what is finished is not done twice.
+
+On CPUs each run has a process and a thread of its own, so that its numbers do not depend on how
+many there are; on GPUs the processes take turns among the devices.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from dpp import checkpoints, ensembles, paths, runs
+from dpp.data import catalogue
+from dpp.ensembles import Ensemble, EnsembleRun
+from dpp.errors import UserError
+from dpp.experiments import Experiment
+from dpp.methods import METHODS
+from dpp.plans import Plan, needs, unfold
+
+MOST_JOBS = 8  # by default: each takes about a gigabyte
+LOOK_EVERY = 1.0  # seconds between two looks at the runs under way
+Finished = runs.Run | EnsembleRun
+
+
+def carry_out(
+    plans: Iterable[Plan],
+    *,
+    jobs: int = 0,
+    root: Path | None = None,
+    keep: Callable[..., None] = lambda *finished: None,
+) -> dict[str, str]:
+    """Finds or trains runs, and whatever they need.
+
+    Args:
+        plans: experiments and ensembles.
+        jobs: processes; 0 for one for each core or GPU.
+        root: where runs live, instead of `runs/` or `DPP_RUNS`.
+        keep: called with runs as soon as they are finished.
+
+    Returns:
+        By the name of each run that could not be made, why.
+    """
+    root = Path(root) if root else paths.runs_root()
+    jobs, devices = choose_jobs(jobs)
+    work = unfold(plans)
+    found = [run for plan in work if (run := find_whole(plan, root))]
+    keep(*found)
+    done = {run.experiment.name for run in found}
+    waiting = [plan for plan in work if plan.name not in done]
+    print(f"{len(work)} runs, {len(done)} of them finished before", flush=True)
+    if not waiting:
+        return {}
+    prepare_data(waiting)
+    display = Display(work, done, root)
+    failed: dict[str, str] = {}
+    running: dict[Future, Plan] = {}
+    with workers(jobs, devices) as pool, display:
+        while waiting or running:
+            for plan in [plan for plan in waiting if failed.keys() & _names(needs(plan))]:
+                waiting.remove(plan)
+                failed[plan.name] = "a run that it needs failed"
+            ready = [plan for plan in waiting if _names(needs(plan)) <= done]
+            for plan in ready[: jobs - len(running)]:
+                waiting.remove(plan)
+                running[pool.submit(make, plan, root)] = plan
+            for future in wait(running, LOOK_EVERY, FIRST_COMPLETED).done:
+                plan = running.pop(future)
+                try:
+                    run = future.result()
+                except BrokenExecutor as error:
+                    raise UserError(
+                        "a process died, perhaps for want of memory; what was finished is kept: "
+                        "run the command again with fewer jobs"
+                    ) from error
+                except UserError as error:
+                    failed[plan.name] = str(error)
+                except Exception as error:  # of whatever kind: the other runs go on
+                    failed[plan.name] = f"{type(error).__name__}: {error}"
+                else:
+                    keep(run)
+                    done.add(plan.name)
+                display.end(plan, failed.get(plan.name, ""))
+            display.show(running.values())
+    return failed
+
+
+def _names(plans: Iterable[Plan]) -> set[str]:
+    return {plan.name for plan in plans}
+
+
+def choose_jobs(jobs: int) -> tuple[int, list[str]]:
+    """How many processes, and the devices among which they take turns."""
+    if jobs < 0:
+        raise UserError(f"jobs: expected a number from 0, got {jobs}")
+    devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    usual = len(devices) if devices != ["cpu"] else min(cores or 1, MOST_JOBS)
+    return jobs or usual, devices
+
+
+def find_whole(plan: Plan, root: Path) -> Finished | None:
+    """The finished run of a plan; one whose files are damaged is set aside, and said so."""
+    run = (ensembles if isinstance(plan, Ensemble) else runs).find(plan, root)
+    if run is None:
+        return None
+    try:
+        run.verify()
+    except UserError as error:
+        aside = runs.set_aside(run.folder)
+        print(f"damaged: {error}. Set aside as {aside.name}, and made anew", flush=True)
+        return None
+    return run
+
+
+def prepare_data(plans: Iterable[Plan]) -> None:
+    """Draws what is drawn, and reads every data set once, before processes want the same."""
+    seen = set()
+    for plan in plans:
+        for experiment in plan.members if isinstance(plan, Ensemble) else (plan,):
+            key = tuple(getattr(experiment, name) for name in (*ensembles.SAME, "train_per_class"))
+            if key not in seen:
+                seen.add(key)
+                runs.load_splits(experiment, runs.load_source(experiment))
+
+
+# ---- In the processes
+
+HERE = {"device": "cpu"}  # of this process
+
+
+@contextmanager
+def workers(jobs: int, devices: list[str]) -> Iterator[ProcessPoolExecutor]:
+    """Processes that make runs; when this one is interrupted, they save theirs and stop."""
+    context = multiprocessing.get_context("spawn")
+    numbers = context.Value("i", 0)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    pool = ProcessPoolExecutor(jobs, context, initializer=begin, initargs=(numbers, devices))
+    try:
+        yield pool
+    except KeyboardInterrupt as stop:
+        for process in multiprocessing.active_children():
+            os.kill(process.pid, signal.SIGINT)
+        pool.shutdown(cancel_futures=True)
+        raise KeyboardInterrupt(
+            "stopped; what was under way is saved, and the same command goes on from there"
+        ) from stop
+    finally:
+        pool.shutdown(cancel_futures=True)
+        signal.signal(signal.SIGTERM, before)
+
+
+def begin(numbers, devices: list[str]) -> None:
+    """In a new process: its device, and no Ctrl-C but while a run can be saved."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with numbers.get_lock():
+        HERE["device"] = devices[numbers.value % len(devices)]
+        numbers.value += 1
+    if HERE["device"] == "cpu":
+        torch.set_num_threads(1)
+
+
+def make(plan: Plan, root: Path) -> Finished:
+    """Finds or trains one run; an interruption is a `UserError`, which other processes can read."""
+    module = ensembles if isinstance(plan, Ensemble) else runs
+    try:
+        return module.run(plan, root=root, device=HERE["device"], progress=False)
+    except KeyboardInterrupt as stop:
+        raise UserError(str(stop)) from stop
+
+
+# ---- What is seen of it
+
+
+class Display:
+    """One line for each run that ends, and on a terminal a bar over all of them.
+
+    Args:
+        work: all runs.
+        done: names of those that were there before.
+        root: where runs live.
+    """
+
+    def __init__(self, work: list[Plan], done: set[str], root: Path):
+        self.root, self.count = root, len(work)
+        self.costs = {plan.name: cost(plan) for plan in work}
+        self.finished = sum(self.costs[name] for name in done)
+        self.before, self.ended = self.finished, len(done)
+        self.started = time.monotonic()
+
+    def __enter__(self):
+        self.bar = tqdm(total=sum(self.costs.values()), initial=self.before, disable=None)
+        self.bar.bar_format = "{percentage:3.0f}%|{bar:20}| {elapsed}{postfix}"
+        return self
+
+    def __exit__(self, *_):
+        self.bar.close()
+
+    def show(self, running: Iterable[Plan]) -> None:
+        """How far the runs under way are."""
+        share, texts = 0.0, []
+        for plan in running:
+            rows, last = standing(self.root / plan.name)
+            share += min(rows / tasks(plan), 1.0) * self.costs[plan.name]
+            texts.append(f"{plan.name.rpartition('-')[0]} {last}")
+        self.bar.n = self.finished + share
+        self.bar.set_postfix_str(
+            f"{self.ended}/{self.count} runs, {self.left(share)}: {'; '.join(texts)}"
+        )
+
+    def end(self, plan: Plan, failed: str) -> None:
+        self.finished += self.costs[plan.name]
+        self.ended += 1
+        if failed:
+            said = f"failed: {failed}"
+        else:
+            manifest = checkpoints.read_json(self.root / plan.name / "manifest.json")
+            said = f"{manifest['results']['test_accuracy']:.1%} in {manifest['seconds']:.0f} s"
+        line = f"[{self.ended:>{len(str(self.count))}}/{self.count}] {plan.name}: {said}"
+        self.bar.write(f"{line}; {self.left()}")
+
+    def left(self, share: float = 0.0) -> str:
+        """How long the rest may take, if it goes on like this."""
+        made = self.finished + share - self.before
+        rest = sum(self.costs.values()) - self.finished - share
+        if made <= 0:
+            return "no guess yet"
+        seconds = (time.monotonic() - self.started) * rest / made
+        return f"about {tqdm.format_interval(seconds)} left"
+
+
+def tasks(plan: Plan) -> int:
+    """Epochs and later stages."""
+    return len(METHODS[plan.model].schedule(plan).tasks()) if isinstance(plan, Experiment) else 1
+
+
+def cost(plan: Plan) -> float:
+    """Roughly, beside that of others: epochs and stages, times the images of each."""
+    if isinstance(plan, Ensemble):
+        return 1.0
+    drawn = plan.data in catalogue.DRAWN
+    return tasks(plan) * (plan.classes * plan.train_per_class if drawn else 1.0)
+
+
+def standing(folder: Path) -> tuple[int, str]:
+    """How many tasks of a run are done, and what the last was."""
+    try:
+        lines = (folder / "metrics.csv").read_text().splitlines()
+    except OSError:
+        lines = []
+    if len(lines) < 2:
+        return 0, "begins"
+    stage, epoch, *_ = lines[-1].split(",")
+    return len(lines) - 1, f"{stage} {epoch}"

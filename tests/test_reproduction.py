@@ -1,0 +1,134 @@
+"""The one command: what it checks first, what it says last, and that its guards bark."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from dpp import notebooks, paths, plans, records, reproduction, status, tables
+from dpp.errors import UserError
+
+
+def committed(profile: str = "mini") -> pd.DataFrame:
+    return pd.read_csv(paths.RESULTS / profile / records.RUNS)
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """The committed mini records, in a folder of their own to be altered."""
+    shutil.copytree(paths.RESULTS / "mini", tmp_path / "mini")
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    return tmp_path / "mini"
+
+
+def alter(folder, change) -> str:
+    """Changes the accuracy of the first ablation's first run."""
+    [first, *_] = plans.cells("table2").values()
+    table = pd.read_csv(folder / records.RUNS)
+    mine = table.run == first[0].name
+    assert mine.sum() == 1
+    table["test_accuracy"] = table.test_accuracy.astype(object)
+    table.loc[mine, "test_accuracy"] = change(table.test_accuracy[mine].iloc[0])
+    table.to_csv(folder / records.RUNS, index=False)
+    return first[0].name
+
+
+@pytest.mark.parametrize("stem", plans.TABLES)
+def test_table_notebooks_have_the_parameters_of_a_plan(stem):
+    [path] = notebooks.find([stem])
+    cells = reproduction.cells_of(stem, notebooks.values(path, "mini", {}))
+    assert set(cells) == set(plans.TABLES[stem])
+
+
+def test_every_planned_mini_run_is_committed():
+    wanted = [plan for table in tables.TITLES for plan in reproduction.flat(plans.cells(table))]
+    missing = {plan.name for plan in plans.unfold(wanted)} - set(committed().run)
+    assert not missing
+
+
+def test_committed_records_are_of_a_commit_without_changes():
+    assert not committed().commit.str.contains("+", regex=False).any()
+
+
+def test_same_records_do_not_differ(copied):
+    found = records.differences("mini")
+    assert len(found) == len(committed()) and found.difference.abs().max() == 0
+
+
+def test_difference_beyond_the_tolerance_is_said_with_its_run(copied):
+    name = alter(copied, lambda accuracy: accuracy - 0.2)
+    said = reproduction.said_of_differences("mini")
+    assert "and 1 one that differs by more than" in said and name in said
+
+
+@pytest.mark.parametrize("bad", ["ninety", 9.0])
+def test_corrupt_record_is_named_and_set_aside(copied, bad):
+    alter(copied, lambda _: bad)
+    with pytest.raises(UserError, match=r"runs\.csv (is damaged|has an accuracy that is none)"):
+        records.read(copied / records.RUNS)
+    [said] = records.set_aside_damaged("mini")
+    assert "Set aside as runs.damaged.csv" in said and (copied / "runs.damaged.csv").is_file()
+    assert not (copied / records.RUNS).exists() and (copied / records.EPOCHS).is_file()
+
+
+def test_results_that_cannot_be_written_are_refused_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    done = subprocess.run(
+        [sys.executable, "-m", "dpp", "reproduce", "--only", "00"],
+        env=os.environ | {"DPP_RESULTS": str(tmp_path / "file")},
+        cwd=paths.ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "set DPP_RESULTS to one that can" in done.stderr
+
+
+def test_nbval_fails_when_a_record_is_changed(copied, tmp_path):
+    shutil.copy(paths.NOTEBOOKS / "05_table2_ablations.ipynb", tmp_path)
+    command = [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider"]
+    command += ["05_table2_ablations.ipynb"]
+    run = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 600}
+    untouched = subprocess.run(command, **run)
+    assert untouched.returncode == 0, untouched.stdout[-3000:]
+    alter(copied, lambda accuracy: accuracy - 0.01)
+    changed = subprocess.run(command, **run)
+    assert changed.returncode == 1, changed.stdout[-3000:]
+    assert re.search(r"^FAILED", changed.stdout, flags=re.MULTILINE)
+
+
+def test_readme_status_is_that_of_the_records():
+    text = status.README.read_text()
+    assert status.place(text, status.as_markdown()) == text, "run: make status"
+
+
+def test_readme_status_goes_stale_when_a_record_changes(copied):
+    [first, *_] = plans.cells("table1")["Baseline", "Res50"]
+    table = committed()
+    table.loc[table.run == first.name, "test_accuracy"] -= 0.01
+    table.to_csv(copied / records.RUNS, index=False)
+    text = status.README.read_text()
+    assert status.place(text, status.as_markdown()) != text
+
+
+def test_readme_without_marks_is_refused():
+    with pytest.raises(UserError, match="put them where the table belongs"):
+        status.place("# dpp", "| a |")
+
+
+def test_executed_notebook_is_left_alone_until_something_changes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path / "results"))
+    [path] = notebooks.find(["00"])
+    work = {path: notebooks.values(path, "smoke", {})}
+    assert notebooks.execute(work, tmp_path) == []
+    before = (tmp_path / path.name).read_bytes()
+    assert notebooks.execute(work, tmp_path) == []
+    assert "as it was" in capsys.readouterr().out
+    assert (tmp_path / path.name).read_bytes() == before
+    assert json.loads(before)["metadata"]["dpp"]
+    notebooks.execute({path: work[path] | {"map_size": 9}}, tmp_path)
+    assert (tmp_path / path.name).read_bytes() != before

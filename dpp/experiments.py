@@ -179,8 +179,7 @@ PRESETS = {
         "offset_deviation": 1e-2,
     },
 }
-# What a slim backbone is pretrained with, from nothing, as ImageNet does for the full ones; like it,
-# once for all data sets.
+# What a slim backbone is pretrained with, from nothing: as with ImageNet, once for all data sets.
 BASE = {
     "mini": {"classes": 20, "train_per_class": 100, "test_per_class": 10, "epochs": 8},
     "smoke": {"classes": 4, "train_per_class": 6, "test_per_class": 2, "epochs": 1},

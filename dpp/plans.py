@@ -64,6 +64,7 @@ def cells(
     seeds: Sequence[int] = (0, 1, 2),
     backbones: Sequence[str] = (),
     data: str = "",
+    resnet50: str = "",
     changes: Mapping = MappingProxyType({}),
 ) -> dict[tuple[str, str], list[Plan]]:
     """The experiments of a table's cells.
@@ -74,16 +75,17 @@ def cells(
         seeds: of the ablations and the headline rows; other cells have the first of them alone.
         backbones: names as in `BACKBONES`; none for all. Cells with others are empty.
         data: instead of the profile's birds, or of its dogs for the supplement's tables.
+        resnet50: a file of weights for that backbone, which the paper has from iNaturalist.
         changes: of every experiment.
     """
-    make = _Maker(profile, tuple(seeds), tuple(backbones), data, dict(changes))
+    make = _Maker(profile, tuple(seeds), tuple(backbones), data, resnet50, dict(changes))
     return PLANNERS[table](make)
 
 
 class _Maker:
     """Experiments as some options have them."""
 
-    def __init__(self, profile, seeds, backbones, data, changes):
+    def __init__(self, profile, seeds, backbones, data, resnet50, changes):
         if not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
             raise UserError(f"seeds are whole numbers from 0, at least one, not {list(seeds)}")
         if unknown := [name for name in backbones if name not in BACKBONES]:
@@ -91,6 +93,7 @@ class _Maker:
                 f"the paper has no backbone {unknown[0]!r}: choose of {', '.join(BACKBONES)}"
             )
         self.profile, self.seeds, self.changes = profile, seeds, changes
+        self.resnet50 = resnet50
         self.backbones = backbones or tuple(BACKBONES)
         drawn = profile != "paper"
         self.birds = data or ("posebirds" if drawn else "cub")
@@ -101,6 +104,8 @@ class _Maker:
         if column not in self.backbones:
             return []
         chosen = {"backbone": self.backbone(column), "data": data or self.birds}
+        if column == "Res50" and self.resnet50:
+            chosen["weights"] = self.resnet50
         return [
             make_experiment(self.profile, **(chosen | changes | self.changes | {"seed": seed}))
             for seed in seeds or self.seeds[:1]

@@ -61,7 +61,7 @@ def reproduce(
 
 def cells_of(stem: str, values: Mapping) -> dict[str, dict]:
     """The cells of each table that a notebook with these parameters makes."""
-    names = ("profile", "seeds", "backbones", "data", "changes")
+    names = ("profile", "seeds", "backbones", "data", "resnet50", "changes")
     return {
         table: plans.cells(table, **{name: values[name] for name in names})
         for table in plans.TABLES.get(stem, ())

@@ -73,6 +73,12 @@ def test_paper_profile_has_the_papers_data_and_networks():
     assert all(experiment.weights == "imagenet" for experiment in experiments)
 
 
+def test_file_of_weights_is_for_resnet50_alone():
+    experiments = planned("table1", "paper", resnet50="bbn.pth")
+    assert {e.backbone for e in experiments if e.weights == "bbn.pth"} == {"resnet50"}
+    assert {e.weights for e in experiments if e.backbone == "resnet50"} == {"bbn.pth"}
+
+
 def test_cells_of_other_backbones_are_empty():
     cells = plans.cells("table1", backbones=["Res34"])
     assert {column for (_, column), experiments in cells.items() if experiments} == {"Res34"}

@@ -174,7 +174,7 @@ def provenance(cells: Cells) -> str:
     return (
         f"{len(found)} of {len(experiments)} runs, made {days[0]} to {days[-1]} "
         f"at commit {all_of('commit')} with torch {all_of('torch')} and the {all_of('operator')} "
-        f"operator on {all_of('device')} ({all_of('threads')} threads); "
+        f"operator on {all_of('device')}, threads of each: {all_of('threads')}; "
         f"{seconds:,.0f} s of training. Each is a row of {records.RUNS}, which names its folder."
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from dpp import __version__, doctor
 from dpp.data import catalogue
 from dpp.errors import UserError
-from dpp.experiments import PRESETS, Experiment, make_experiment
+from dpp.experiments import PRESETS, Experiment, example_experiment, make_experiment
 from dpp.profiles import PROFILES
 
 
@@ -58,6 +58,33 @@ def run_train(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_explain(arguments: argparse.Namespace) -> int:
+    from dpp import runs, score_sheet
+    from dpp.analysis import Network
+
+    run = runs.choose(arguments.run_folder, example_experiment())
+    network = Network.of(run, runs.choose_device(arguments.device))
+    picture = score_sheet.find_picture(network, arguments.image)
+    explanation = score_sheet.explain(network, picture, arguments.classes)
+    shown = len(arguments.classes) or score_sheet.SHOWN
+    written = score_sheet.write(network, picture, explanation, arguments.out)
+    print(score_sheet.as_text(explanation, network.source.class_names, shown))
+    print("", *written, sep="\n")
+    return 0
+
+
+def run_report(arguments: argparse.Namespace) -> int:
+    from dpp import report, runs
+
+    run = runs.choose(arguments.run_folder, example_experiment())
+    path = arguments.out or Path(f"{run.folder.name}.html")
+    try:
+        print(report.write_report(run, path, device=runs.choose_device(arguments.device)))
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    return 0
+
+
 def setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
@@ -102,6 +129,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     add_data_command(commands)
     add_train_command(commands)
+    add_explain_command(commands)
+    add_report_command(commands)
     command = commands.add_parser("status", help="write the README's status table anew")
     command.set_defaults(run=run_status)
     return parser
@@ -153,6 +182,52 @@ def add_train_command(commands: argparse._SubParsersAction) -> None:
         flag = "--" + entry.name.replace("_", "-")
         group.add_argument(flag, dest=entry.name, default=None, help=help, **options)
     command.set_defaults(run=run_train, fields={entry.name for entry in fields})
+
+
+def add_explain_command(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "explain",
+        help="why a network gives a picture its class",
+        description="Prints which prototypes give a class how many points, and writes the figure "
+        "and the same as JSON.",
+    )
+    command.add_argument("image", help="a file, or the id of an image of the run's data set")
+    command.add_argument(
+        "--run",
+        dest="run_folder",
+        default="",
+        metavar="DIR",
+        help="of a finished run (default: the example network)",
+    )
+    command.add_argument(
+        "--class",
+        dest="classes",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="to explain the score of; repeatable (default: those with the highest)",
+    )
+    command.add_argument(
+        "--out", type=Path, default=Path(), metavar="DIR", help="for the files (default: here)"
+    )
+    command.add_argument("--device", default="cpu", help="auto, cpu (the default), cuda, cuda:1")
+    command.set_defaults(run=run_explain)
+
+
+def add_report_command(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser("report", help="write a run's card, one page of HTML")
+    command.add_argument(
+        "run_folder",
+        nargs="?",
+        default="",
+        metavar="RUN",
+        help="folder of a finished run (default: the example network)",
+    )
+    command.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: the run's name with .html, here"
+    )
+    command.add_argument("--device", default="cpu", help="auto, cpu (the default), cuda, cuda:1")
+    command.set_defaults(run=run_report)
 
 
 def main() -> int:

@@ -31,6 +31,7 @@ FAMILIES = (
     *("mobilenet_v2", "mnasnet", "regnet", "shufflenet_v2", "squeezenet", "alexnet"),
 )
 HEADS = ("avgpool", "classifier", "fc")  # what torchvision calls that which follows the last map
+SHORTCUTS = ("downsample", "proj", "branch1")  # and what runs beside the layers of a block
 
 # The families of Table 1. Slim, a training step takes 0.1 to 0.3 s on one core.
 SLIM_VGGS = {"vgg16": "D", "vgg16_bn": "D", "vgg19": "E", "vgg19_bn": "E"}  # torchvision's letters
@@ -60,7 +61,9 @@ class Backbone(nn.Sequential):
     def __init__(self, name: str, layers: OrderedDict[str, nn.Module], stride: int):
         super().__init__(layers)
         self.name, self.stride = name, stride
-        self.channels = self._channels()
+        self.channels, cells = self._native_map(224)
+        if self._walk(224)[0] != cells:
+            raise ValueError(f"{name}: some layer that changes the map's size was not understood")
 
     def forward(self, images: Tensor) -> Tensor:
         features = super().forward(images)
@@ -69,10 +72,57 @@ class Backbone(nn.Sequential):
             return features
         return functional.interpolate(features, size, mode="bilinear", align_corners=False)
 
+    def looks(self, size: int) -> tuple[float, ...]:
+        """Where the cells of each row, or column, look on images of this size: the middle of it.
+
+        Output i of a layer with kernel k, padding p and stride s is centred at its input
+        s i + (k - 1)/2 - p. So through all layers native cell i is centred at pixel J i + o, J
+        being the product of the strides, and o the sum of (k - 1)/2 - p, each times the strides
+        before it. Of N cells on top of n native ones, bilinear upsampling puts cell j at native
+        cell (j + 1/2) n/N - 1/2, or at the outermost if that is nearer.
+
+        Where J n is the size, and but for the first and last, a cell looks (o + 1/2 - J/2)/stride
+        cells off its own middle: none in a VGG, 0.09 up and left in a DenseNet, 0.97 in a ResNet,
+        which pads where a VGG pools; slim ones 0.06 and 0.94. Training can move that by a fraction
+        of a cell: the gradients of a ResNet-50 trained on birds lie some 0.3 down and right of it.
+
+        Returns:
+            size/stride places, in pixels from the image's corner: the first one's centre is 0.5.
+        """
+        native, jump, offset = self._walk(size)
+        cells = size // self.stride
+        places = ((cell + 0.5) * native / cells - 0.5 for cell in range(cells))
+        within = (min(max(place, 0.0), native - 1.0) for place in places)
+        return tuple(jump * place + offset + 0.5 for place in within)
+
+    def _walk(self, size: int) -> tuple[int, int, float]:
+        """Through all layers: side of the native map, J and o of `looks`."""
+        jump, offset = 1, 0.0
+        for name, layer in self.named_modules():
+            if not isinstance(layer, nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d):
+                continue
+            if not set(SHORTCUTS).isdisjoint(name.split(".")):
+                continue
+            kernel, stride, padding = map(_one, (layer.kernel_size, layer.stride, layer.padding))
+            reach = (kernel - 1) * _one(getattr(layer, "dilation", 1))
+            offset += jump * (reach / 2 - padding)
+            last = size + 2 * padding - reach - 1  # where the last kernel may begin
+            if getattr(layer, "ceil_mode", False):
+                last += stride - 1
+            size = last // stride + 1
+            jump *= stride
+        return size, jump, offset
+
     @torch.no_grad()
-    def _channels(self) -> int:
+    def _native_map(self, size: int) -> tuple[int, int]:
+        """Channels and side of the map before it is upsampled, by a real pass."""
         device = next(self.parameters()).device
-        return super().forward(torch.empty(1, 3, 224, 224, device=device)).shape[1]
+        return tuple(super().forward(torch.empty(1, 3, size, size, device=device)).shape[1:3])
+
+
+def _one(value: int | tuple[int, int]) -> int:
+    """Of a pair for height and width, which are equal in all these networks."""
+    return value[0] if isinstance(value, tuple) else value
 
 
 def make_backbone(

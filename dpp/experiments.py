@@ -202,6 +202,14 @@ def make_experiment(profile: str = "mini", **changes) -> Experiment:
     return Experiment(**(values | changes))
 
 
+def example_experiment(profile: str = "mini", **changes) -> Experiment:
+    """The network that is shown where none is chosen: of ten 2x2 prototypes, on a ResNet-50."""
+    backbone = "resnet50" if profile == "paper" else "slim_resnet50"
+    own = changes.get("model", "deformable") == "deformable"
+    shape = {"kernel_size": 2, "per_class": 10} if own else {}
+    return make_experiment(profile, **({"backbone": backbone} | shape | changes))
+
+
 # What each model's own paper says, where it differs, and what mini and smoke have in its place.
 PATCHES = {"per_class": 10, "cluster": 0.8, "separation": 0.08, "l1": 1e-4}
 PATCHES |= {"warm_epochs": 5, "second_warm_epochs": 0, "project_after": (10, 20, 30)}

@@ -47,13 +47,25 @@ def save(figure: Figure, path: Path, dpi: int = 100, colours: int | None = None)
     figure.savefig(path, dpi=dpi, metadata=undated)
 
 
-def as_png(figure: Figure, dpi: int = 100, colours: int = 128) -> bytes:
-    """A PNG of few colours, a third as large: for notebooks with many pictures."""
+def as_png(figure: Figure, dpi: int = 100, colours: int = 256) -> bytes:
+    """A PNG of few colours, a third as large: for notebooks with many pictures.
+
+    Args:
+        figure: what to draw.
+        dpi: dots per inch.
+        colours: how many, up to 256; those of parts, black and white are always among them.
+    """
     drawn, kept = BytesIO(), BytesIO()
     figure.savefig(drawn, format="png", dpi=dpi, metadata={"Software": None})
+    fixed = [round(255 * share) for name in (*PART_COLOURS, "white") for share in to_rgb(name)]
+    palette = Image.new("P", (1, 1))
     with Image.open(drawn) as image:
-        few = image.convert("RGB").quantize(colours, dither=Image.Dither.NONE)
-    few.save(kept, format="png", optimize=True)
+        picture = image.convert("RGB")
+    own = picture.quantize(colours - len(fixed) // 3, dither=Image.Dither.NONE).getpalette()
+    palette.putpalette(fixed + own)
+    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(
+        kept, format="png", optimize=True
+    )
     return kept.getvalue()
 
 

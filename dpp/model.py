@@ -9,11 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dpp import ops
 from dpp.backbones import Backbone
 from dpp.prototypes import OffsetBranch, Prototypes
+from dpp.reference import resting_places
 
 OWN_CONNECTION = 1.0
 OTHER_CONNECTION = -0.5
+FEW = 64  # prototypes that are sampled at a time: fresh large buffers cost page faults
 
 
 class Output(NamedTuple):
@@ -81,6 +84,35 @@ class DeformableProtoPNet(nn.Module):
         """From cosines to scores: the same, but for the released code's ReLU."""
         return cosines.relu() if "clipped_cosine" in self.prototypes.variant else cosines
 
+    @torch.no_grad()
+    def find_parts(self, output: Output, image: int, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the parts of some prototypes lie on an image, and what each adds to their scores.
+
+        Args:
+            output: of `inspect`.
+            image: which of its images.
+            prototypes: (Q,).
+
+        Returns:
+            places (Q, K*K, 2), rows and columns a' + m + offset, in cells from the first one's
+            centre; and contributions (Q, K*K), whose sums are the scores (equation 7).
+        """
+        layer, row = self.prototypes, slice(image, image + 1)
+        z, offsets = output.z[row], None if output.offsets is None else output.offsets[row]
+        shape = {"kernel_size": layer.kernel_size} | layer.geometry
+        shares = []
+        for few in prototypes.split(FEW):
+            samples = ops.sample_parts(z, offsets, output.places[row, few], **shape)[0]
+            shares.append((samples * layer.normalised(few)).sum(dim=1).flatten(1))
+        shares = layer.damp(torch.cat(shares))
+        if "clipped_cosine" in layer.variant:
+            shares = shares * (output.cosines[image, prototypes, None] > 0)
+        rest = shares.new_tensor(resting_places(layer.kernel_size, layer.geometry["dilation"]))
+        places = centre_cells(output, image, prototypes)[:, None] + rest
+        if offsets is not None:
+            places = places + offsets_at(offsets, output.places[row, prototypes])[0]
+        return places, shares
+
     def measure(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """What an evaluation is made of, for each of N images.
 
@@ -127,3 +159,15 @@ def offsets_at(offsets: Tensor, places: Tensor) -> Tensor:
     """
     there = places[:, None].expand(-1, offsets.shape[1], -1)
     return offsets.flatten(2).gather(2, there).transpose(1, 2).unflatten(2, (-1, 2))
+
+
+def centre_cells(output, image: int, prototypes: Tensor) -> Tensor:
+    """(Q, 2), row and column of the cell where each of the prototypes (Q,) is centred."""
+    place, width = output.places[image, prototypes], output.z.shape[3]
+    return torch.stack([place // width, place % width], dim=1)
+
+
+def find_cells(model, output, image: int, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    """`find_parts` of networks whose prototypes have one part, a cell: it makes the whole score."""
+    cells = centre_cells(output, image, prototypes).to(output.scores)
+    return cells[:, None], output.scores[image, prototypes, None]

@@ -164,9 +164,10 @@ class Prototypes(nn.Module):
         at_least = torch.promote_types(features.dtype, torch.float32)  # also under autocast
         return self._fix_length(features.to(at_least))
 
-    def normalised(self) -> Tensor:
-        """The prototypes (P, C + 1, K, K) on the hypersphere (equation 2)."""
-        return self._fix_length(self.vectors, added=self.slack)
+    def normalised(self, prototypes: Tensor | None = None) -> Tensor:
+        """The prototypes (P, C + 1, K, K), or some, on the hypersphere (equation 2)."""
+        vectors = self.vectors if prototypes is None else self.vectors[prototypes]
+        return self._fix_length(vectors, added=self.slack)
 
     def _fix_length(self, vectors: Tensor, added: float = 0.0) -> Tensor:
         given = {"extra": self.extra, "slack": self.slack, "added": added}
@@ -187,7 +188,11 @@ class Prototypes(nn.Module):
         """
         prototypes = self.normalised() if normalised is None else normalised
         cosines, places = ops.max_similarity(z, offsets, prototypes, **self.geometry)
-        return cosines / DAMPING if "damped_cosine" in self.variant else cosines, places
+        return self.damp(cosines), places
+
+    def damp(self, cosines: Tensor) -> Tensor:
+        """As they are, but for a switch of the released code."""
+        return cosines / DAMPING if "damped_cosine" in self.variant else cosines
 
     @torch.no_grad()
     def replace(self, prototype: Tensor, samples: Tensor) -> None:

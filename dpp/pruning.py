@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dpp import losses
 from dpp.model import DeformableProtoPNet
@@ -26,16 +27,26 @@ def merge_duplicates(model: DeformableProtoPNet, tolerance: float = 1e-6) -> Ten
     Returns:
         (Q,), the numbers that the remaining prototypes had.
     """
-    stacked = model.prototypes.normalised().flatten(1)
-    classes = model.prototypes.classes
-    alike = (stacked @ stacked.T > 1 - tolerance) & (classes[:, None] == classes)
-    first = alike.int().argmax(dim=1)  # of each prototype's likes; itself at the latest
+    first = find_duplicates(model.prototypes.normalised(), model.prototypes.classes, tolerance)
     weight = model.last_layer.weight
     merged = torch.zeros_like(weight).index_add_(1, first, weight)
     kept = first.unique()
     weight.copy_(merged)
     model.keep(kept)
     return kept
+
+
+def find_duplicates(prototypes: Tensor, classes: Tensor, tolerance: float = 1e-6) -> Tensor:
+    """Which prototype each one equals: (P,), the first of its class that does, perhaps itself.
+
+    Args:
+        prototypes: (P, ...), as they are compared with features.
+        classes: (P,), of the prototypes.
+        tolerance: how far the cosine of two prototypes may be from 1.
+    """
+    rows = functional.normalize(prototypes.flatten(1), dim=1)
+    alike = (rows @ rows.T > 1 - tolerance) & (classes[:, None] == classes)
+    return alike.int().argmax(dim=1)
 
 
 def find_unused(

@@ -125,6 +125,23 @@ def open_run(folder: Path) -> Run:
     return Run(Experiment(**checkpoints.read_json(described)), folder)
 
 
+def get(experiment: Experiment, **options) -> Run:
+    """A run to look at: one that is there, or is committed with the results, or else trained.
+
+    Args:
+        experiment: what it is a run of.
+        options: of `run`, for one that is neither.
+    """
+    committed = paths.RESULTS / experiment.profile / "networks"
+    found = find(experiment, options.get("root")) or find(experiment, committed)
+    return found or run(experiment, **options)
+
+
+def choose(folder: str | Path, experiment: Experiment, **options) -> Run:
+    """The run in a folder, if one is given; else that of an experiment, see `get`."""
+    return open_run(Path(folder).expanduser()) if folder else get(experiment, **options)
+
+
 def run(
     experiment: Experiment,
     *,

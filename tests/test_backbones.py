@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from torchvision import models
 from torchvision.models.resnet import Bottleneck
 
-from dpp.backbones import NAMES, SLIM, load_weights, make_backbone
+from dpp.backbones import NAMES, SLIM, Backbone, load_weights, make_backbone
 from dpp.errors import UserError
 from dpp.paths import ROOT
 
@@ -147,6 +148,79 @@ def test_initialisation_follows_the_global_generator():
         states.append(make_backbone("slim_resnet34").state_dict()["layer1.0.conv1.weight"])
     assert states[0].equal(states[1]) and not states[0].equal(states[2])
     assert abs(states[0].std() / (2 / (9 * 16)) ** 0.5 - 1) < 0.1
+
+
+# What cells look at
+
+# Where a cell of the middle looks, in cells from its own centre.
+LOOKS = {
+    **dict.fromkeys(("vgg16", "vgg19_bn", "slim_vgg16_bn"), 0.0),
+    **dict.fromkeys(("resnet34", "resnet50", "resnet152", "mobilenet_v2"), -0.96875),
+    **dict.fromkeys(("slim_resnet34", "slim_resnet50", "slim_resnet152"), -0.9375),
+    **{"densenet161": -0.09375, "slim_densenet121": -0.0625},
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_cell_looks(name):
+    backbone = on_meta(make_backbone, name)
+    looks = backbone.looks(14 * backbone.stride if name not in SLIM else 64)
+    middle = len(looks) // 2
+    assert looks[middle] == pytest.approx((middle + 0.5 + LOOKS[name]) * backbone.stride)
+
+
+def test_first_and_last_cells_of_an_upsampled_map_look_no_further_than_its_native_cells():
+    looks = on_meta(make_backbone, "resnet34").looks(96)
+    assert looks == (0.5, 8.5, 24.5, 40.5, 56.5, 64.5)
+
+
+@pytest.mark.parametrize("name", [*FULL, *OTHERS, *SLIM])
+def test_side_of_the_native_map_follows_from_the_layers(name):
+    backbone = on_meta(make_backbone, name).eval()  # which has checked it at 224
+    assert backbone._walk(100)[0] == backbone._native_map(100)[1]
+    assert len(backbone.looks(100)) == 100 // backbone.stride
+
+
+def test_layer_that_is_not_understood_is_refused():
+    layers = OrderedDict(mix=nn.Conv2d(3, 2, 1), pool=nn.AdaptiveAvgPool2d(14))
+    with pytest.raises(ValueError, match="odd: some layer"):
+        Backbone("odd", layers, stride=16)
+
+
+@torch.no_grad()
+def weigh_evenly(backbone: nn.Module) -> nn.Module:
+    """Random weights, but positive ones: gradients then do not cancel where cells look."""
+    for module in backbone.modules():
+        if isinstance(module, nn.Conv2d):
+            module.weight.abs_().div_(module.weight.sum(dim=(1, 2, 3), keepdim=True))
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+    return backbone.eval()
+
+
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        ("slim_vgg16_bn", 128),
+        ("slim_resnet34", 128),
+        ("slim_resnet50", 128),
+        ("slim_densenet121", 128),
+        ("resnet18", 224),
+        ("squeezenet1_1", 224),
+    ],
+)
+def test_gradients_of_a_cell_lie_around_where_it_looks(name, size):
+    torch.manual_seed(0)
+    backbone = weigh_evenly(make_backbone(name))
+    images = torch.rand(2, 3, size, size, requires_grad=True)
+    row = size // backbone.stride // 2
+    backbone(images)[:, :, row, row + 1].sum().backward()
+    weight = images.grad.abs().sum(dim=(0, 1))
+    pixels = torch.arange(size) + 0.5
+    found = torch.stack([weight.sum(dim=1) @ pixels, weight.sum(dim=0) @ pixels]) / weight.sum()
+    looks = backbone.looks(size)
+    expected = torch.tensor([looks[row], looks[row + 1]])
+    assert (found - expected).abs().max() < 0.25 * backbone.stride
 
 
 # Likeness to torchvision's networks, and files

@@ -1,8 +1,11 @@
 """The pictures of the data notebook: what is drawn is where the arrays say."""
 
+from io import BytesIO
+
 import matplotlib
 import numpy as np
 import pytest
+from PIL import Image
 
 from dpp import figures
 
@@ -57,3 +60,24 @@ def test_lines_are_named_at_their_ends():
     ).axes
     assert [text.xy for text in axes.texts] == [(1, 0.3), (1, 0.2)]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("pose", "spread")
+
+
+def test_figure_of_few_colours_is_smaller_and_has_the_same_bytes_each_time(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    figure, _ = figures.picture_grid([noise] * 6, colours=256)
+    figures.save(figure, tmp_path / "all.png")
+    figures.save(figure, tmp_path / "few.png", colours=64)
+    assert (tmp_path / "few.png").read_bytes() == figures.as_png(figure, colours=64)
+    few, every = ((tmp_path / name).stat().st_size for name in ("few.png", "all.png"))
+    assert few < 0.5 * every
+    with Image.open(tmp_path / "few.png") as image:
+        assert len(image.convert("RGB").getcolors(1 << 24)) <= 64
+
+
+def test_colours_of_parts_survive_where_there_are_few(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    figure, (axes,) = figures.picture_grid([noise], columns=1, colours=256)
+    axes.axhspan(20, 40, color=figures.PART_COLOURS[3])
+    with Image.open(BytesIO(figures.as_png(figure, colours=16))) as image:
+        seen = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
+    assert (0xCC, 0x79, 0xA7) in seen

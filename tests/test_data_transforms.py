@@ -157,3 +157,38 @@ def test_geometry_round_trips():
     image = geometry.cell_to_image(places, cells)
     np.testing.assert_allclose(geometry.image_to_cell(image, cells), places)
     np.testing.assert_allclose(geometry.image_to_tensor(image), tensor)
+
+
+RESNET = (0.5, 8.5, 24.5, 40.5, 56.5, 64.5)  # six cells of 16 pixels on three of 32
+
+
+def test_geometry_puts_a_place_where_it_looks():
+    geometry = Geometry(Box(10, 20, 106, 68), 96, RESNET)
+    found = geometry.cell_to_tensor([[0, 1], [2.5, 4.5], [-1, 6]], (6, 6))
+    np.testing.assert_allclose(found, [[0.5, 8.5], [32.5, 60.5], [-15.5, 80.5]])
+    box = geometry.cell_box((0, 3), (6, 6))  # as large as any, also at the edge
+    np.testing.assert_allclose(box, [10 + 32.5, 20 - 3.75, 10 + 48.5, 20 + 4.25])
+
+
+def test_geometry_that_knows_the_looks_round_trips():
+    geometry = Geometry(Box(3, 5, 97, 48), 96, RESNET)
+    places = np.random.default_rng(0).uniform(-2, 8, (5, 3, 2))
+    image = geometry.cell_to_image(places, (6, 6))
+    np.testing.assert_allclose(geometry.image_to_cell(image, (6, 6)), places)
+
+
+def test_geometry_without_looks_is_that_of_cells_that_look_below():
+    below = tuple((cell + 0.5) * 16 for cell in range(6))
+    region, places = Box(3, 5, 97, 48), np.random.default_rng(0).uniform(-2, 8, (7, 2))
+    plain, knowing = Geometry(region, 96), Geometry(region, 96, below)
+    np.testing.assert_allclose(
+        knowing.cell_to_image(places, (6, 6)), plain.cell_to_image(places, (6, 6))
+    )
+    np.testing.assert_allclose(
+        knowing.image_to_cell(places, (6, 6)), plain.image_to_cell(places, (6, 6))
+    )
+
+
+def test_geometry_refuses_a_map_of_another_size():
+    with pytest.raises(ValueError, match="6 rows and columns"):
+        Geometry(Box(0, 0, 96, 96), 96, RESNET).cell_to_tensor([0, 0], (7, 7))

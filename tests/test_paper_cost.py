@@ -7,6 +7,7 @@ import importlib
 import sys
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -174,3 +175,10 @@ def test_every_table_is_planned_without_ensembles():
     assert set(runs) == set(cost.tables.TITLES) and all(runs.values())
     assert {run.seed for run in runs["table2"]} == {0, 1}
     assert {run.model for run in runs["table3"]} == set(MODELS) - {"cnn"}
+
+
+def test_readme_has_the_estimates_of_the_file():
+    text = (paths.ROOT / "README.md").read_text()
+    by_table = pd.read_csv(paths.RESULTS / "estimates" / "paper_cost_by_table.csv")
+    for row in by_table.itertuples(index=False):
+        assert f"| {' | '.join(map(str, row))} |" in text

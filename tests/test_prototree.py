@@ -2,17 +2,22 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from test_training import same, weights_of
 from tiny_network import Enough, TinyBackbone, make_tiny_splits, stop_after
 from torch import Tensor
 
+from dpp.analysis import Network, Picture, follow_tree
 from dpp.baselines import prototree
-from dpp.baselines.prototree import METHOD, Leaves, ProtoTree, explain
+from dpp.baselines.prototree import METHOD, Leaves, ProtoTree
 from dpp.data.loading import batches, make_loader
+from dpp.data.records import Box, Source
+from dpp.data.transforms import Geometry
 from dpp.errors import UserError
 from dpp.experiments import make_experiment
+from dpp.explanations import TreePath
 from dpp.training import Phase, Schedule, Trainer
 
 IMAGES = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0)).double()
@@ -303,6 +308,13 @@ def test_origin_has_the_class_that_the_prototype_speaks_for(splits, one_thread):
     assert [origin.label for origin in origins] == [1, 2, 1, 1, 2, 1, 1]
 
 
+def follow(tree: ProtoTree, image: Tensor, leaf: int | None = None) -> TreePath:
+    """The path of an image that is as large as its square."""
+    network = Network(tree, "tree", Source("none", None, ("a", "b", "c"), (), (), ()), 16)
+    pixels = np.zeros((16, 16, 3), np.uint8)
+    return follow_tree(network, Picture("0", image, pixels, Geometry(Box(0, 0, 16, 16), 16)), leaf)
+
+
 @pytest.mark.parametrize("pruned", [[], [0, 1, 5]])
 @torch.no_grad()
 def test_steps_of_an_explanation_multiply_to_the_path(pruned):
@@ -310,7 +322,7 @@ def test_steps_of_an_explanation_multiply_to_the_path(pruned):
     tree.leaves.kept[pruned] = False
     output = tree.inspect(IMAGES)
     for image in range(5):
-        explanation = explain(tree, IMAGES[image])
+        explanation = follow(tree, IMAGES[image])
         assert explanation.leaf == int(output.leaves[image]) not in pruned
         product = math.prod(step.probability for step in explanation.steps)
         assert product == pytest.approx(explanation.probability)
@@ -320,11 +332,18 @@ def test_steps_of_an_explanation_multiply_to_the_path(pruned):
             assert (step.branch == "right") == (step.similarity > 0.5)
             assert step.similarity == pytest.approx(float(output.scores[image, step.node]))
             assert 4 * step.place[0] + step.place[1] == int(output.places[image, step.node])
+            top, left = 4 * step.place[0], 4 * step.place[1]
+            assert step.box == (left, top, left + 4, top + 4)
 
 
 def test_explanation_of_another_leaf_is_the_way_there():
-    steps = explain(make_tree(), IMAGES[0], leaf=5).steps
+    steps = follow(make_tree(), IMAGES[0], leaf=5).steps
     assert [(step.node, step.branch) for step in steps] == [(0, "right"), (2, "left"), (5, "right")]
+
+
+def test_leaf_that_is_not_there_is_refused():
+    with pytest.raises(UserError, match="leaves 0 to 7, not 8"):
+        follow(make_tree(), IMAGES[0], leaf=8)
 
 
 def test_published_schedule_comes_from_the_fields():

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import torch
 from tiny_data import write_folder
 from tiny_network import Enough
 
-from dpp import checkpoints, runs
+from dpp import checkpoints, paths, runs
 from dpp.errors import UserError
 from dpp.experiments import Experiment, make_experiment
 
@@ -252,14 +252,12 @@ def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
             "variant": "released",
             "last_layer": "fixed",
             "precision": "bfloat16",
-            "project_after": (20,),
+            "project_after": (10,),
             "data": "posedogs",
         }
         other = others.get(entry.name, f"{value}x" if isinstance(value, str) else None)
         if other is None:
             other = not value if isinstance(value, bool) else value + 1
-        if entry.name in ("warm_epochs", "second_warm_epochs"):
-            other = 1
         changed = Experiment(**(vars(experiment) | {entry.name: other}))
         assert changed.identity != experiment.identity, entry.name
 
@@ -323,11 +321,11 @@ def test_last_metrics_are_there_even_if_it_was_killed_before_writing_them(
 
 
 def test_projection_follows_the_number_of_epochs():
-    assert make_experiment("mini", epochs=30).project_after == (14, 20, 30)
+    assert make_experiment("mini", epochs=30).project_after == (7, 10, 30)
     assert make_experiment("paper", epochs=25).project_after == (20, 25)
     assert make_experiment("mini", model="cnn", epochs=30).project_after == ()
     with pytest.raises(UserError, match="the last must be the last epoch"):
-        make_experiment("mini", project_after=(14,))
+        make_experiment("mini", project_after=(7,))
 
 
 def test_weights_file_counts_by_its_content(tmp_path):
@@ -342,7 +340,7 @@ def test_weights_file_counts_by_its_content(tmp_path):
     [
         ({"nonsense": 1}, "has no 'nonsense'"),
         ({"model": "forest"}, "model: 'forest' is none of"),
-        ({"epochs": 3}, "warm epochs do not fit"),
+        ({"epochs": 2}, "warm epochs do not fit"),
         ({"project_after": (25,)}, "no epoch 25"),
         ({"margin": "wide"}, "margin: expected float"),
         ({"batch_size": 0}, "batch_size: expected a number from 1"),
@@ -353,6 +351,45 @@ def test_weights_file_counts_by_its_content(tmp_path):
 def test_wrong_fields_are_refused_with_their_name(changes, message):
     with pytest.raises(UserError, match=message):
         make_experiment("mini", **changes)
+
+
+def put(folder: Path, experiment: Experiment) -> Path:
+    """What finds a run there, and nothing more."""
+    checkpoints.write_json(folder / experiment.name / "experiment.json", asdict(experiment))
+    digest = checkpoints.digest(folder / experiment.name / "experiment.json")
+    checkpoints.write_json(
+        folder / experiment.name / "manifest.json", {"experiment_sha256": digest}
+    )
+    return folder / experiment.name
+
+
+@pytest.fixture
+def homes(tmp_path, monkeypatch) -> tuple[Path, Path]:
+    """Empty folders of runs and of what is committed; nothing can be trained."""
+    monkeypatch.setenv("DPP_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(runs, "run", lambda experiment, **options: (experiment, options))
+    return tmp_path / "runs", tmp_path / "results" / "smoke" / "networks"
+
+
+def test_run_to_look_at_is_that_which_is_there_then_the_committed_then_trained(homes):
+    experiment = tiny()
+    assert runs.get(experiment, progress=False) == (experiment, {"progress": False})
+    committed = put(homes[1], experiment)
+    assert runs.get(experiment) == runs.Run(experiment, committed)
+    mine = put(homes[0], experiment)
+    assert runs.get(experiment) == runs.Run(experiment, mine)
+    assert runs.get(experiment, root=homes[0] / "other").folder == committed
+
+
+def test_chosen_run_is_that_of_the_folder_if_one_is_given(homes):
+    mine, other = tiny(seed=1), tiny(seed=2)
+    folder = put(homes[0] / "elsewhere", mine)
+    committed = put(homes[1], other)
+    assert runs.choose(str(folder), other) == runs.Run(mine, folder)
+    assert runs.choose("", other) == runs.Run(other, committed)
+    with pytest.raises(UserError, match="there is no finished run in nowhere"):
+        runs.choose("nowhere", other)
 
 
 def test_help_of_train_covers_every_field():

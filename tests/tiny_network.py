@@ -25,6 +25,14 @@ class TinyBackbone(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.layers(images)
 
+    def looks(self, size: int) -> tuple[float, ...]:
+        return look_below(size, self.stride)
+
+
+def look_below(size: int, stride: int) -> tuple[float, ...]:
+    """Cells that look at what is under them."""
+    return tuple((cell + 0.5) * stride for cell in range(size // stride))
+
 
 def make_network(seed: int = 0, moving: float = 0.3, classes: int = 3, **options):
     """A network whose parts move by about `moving` cells; float64, in evaluation mode."""

@@ -24,7 +24,7 @@ from dpp import last_layer, losses, ops, projection
 from dpp.backbones import Backbone
 from dpp.data.loading import Batch, ImageDataset
 from dpp.experiments import Experiment
-from dpp.model import DeformableProtoPNet, make_last_layer
+from dpp.model import DeformableProtoPNet, find_cells, make_last_layer
 from dpp.projection import Origin
 from dpp.training import Method, Phase, Schedule
 
@@ -158,6 +158,7 @@ class ProtoPNet(nn.Module):
         """`accuracy` (N,), 0 or 1, of each image."""
         return {"accuracy": (self(images).argmax(dim=1) == labels).float()}
 
+    find_parts = find_cells
     keep = DeformableProtoPNet.keep
 
 

@@ -13,7 +13,6 @@ which is the gradient of the minimum; and probabilities are logarithms throughou
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from dpp.backbones import Backbone
 from dpp.data.loading import Batch, ImageDataset, to_device
 from dpp.errors import UserError
 from dpp.experiments import Experiment
+from dpp.model import find_cells
 from dpp.projection import Origin, file_digest
 from dpp.training import Method, Phase, Schedule, Trainer
 
@@ -201,6 +201,8 @@ class ProtoTree(nn.Module):
             "hard_accuracy": (greedy.argmax(dim=1) == labels).float(),
         }
 
+    find_parts = find_cells
+
     @property
     def forks(self) -> Tensor:
         """(nodes,), whether the node is left: both its sides have leaves that are not pruned."""
@@ -340,46 +342,6 @@ def labels_to_the_right(leaves: Leaves) -> list[int]:
     depth = len(known).bit_length() - 1
     sums = [known.unflatten(0, (2**level, 2, -1))[:, 1].sum(dim=1) for level in range(depth)]
     return torch.cat(sums).argmax(dim=1).tolist()
-
-
-@dataclass(frozen=True)
-class Step:
-    """A decision on the way to a leaf."""
-
-    node: int
-    prototype: int  # its number in `prototypes.vectors` and among the origins: the node's
-    similarity: float  # exp(-distance) to the nearest patch
-    place: tuple[int, int]  # row and column of that patch
-    branch: str  # "right": the image has it; "left": it has not
-    probability: float  # of that branch
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Why the tree says what it says of an image: the way to one leaf."""
-
-    steps: tuple[Step, ...]
-    leaf: int
-    probability: float  # of the path: the product of the steps'
-    distribution: tuple[float, ...]  # of the leaf, over the classes
-
-
-@torch.no_grad()
-def explain(model: ProtoTree, image: Tensor, leaf: int | None = None) -> Explanation:
-    """The path of an image (3, H, W) through the tree: the greedy one, or that to a given leaf."""
-    output = model.inspect(image[None])
-    leaf = int(output.leaves[0]) if leaf is None else leaf
-    forks, width = model.forks, output.z.shape[3]
-    steps, node = [], len(forks) + leaf
-    while node:  # from the leaf up to the root
-        node, side = divmod(node - 1, 2)
-        if forks[node]:
-            similarity, place = float(output.scores[0, node]), int(output.places[0, node])
-            branch = ("left", "right")[side], float(output.branches[0, node, side].exp())
-            steps.append(Step(node, node, similarity, divmod(place, width), *branch))
-    probability = float(output.paths[0, leaf].exp())
-    distribution = tuple(model.leaves()[leaf].exp().tolist())
-    return Explanation(tuple(reversed(steps)), leaf, probability, distribution)
 
 
 def make_schedule(experiment: Experiment) -> Schedule:

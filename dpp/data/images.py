@@ -20,6 +20,8 @@ DAMAGE = (
     zlib.error,
     Image.DecompressionBombError,
 )
+ORIENTATION = 0x0112  # the EXIF tag
+SIDEWAYS = (5, 6, 7, 8)  # its values that exchange width and height
 
 
 def open_image(path: Path, upright: bool = False) -> Image.Image:
@@ -92,6 +94,23 @@ def decode(record: Record, size: int, crop_to_box: bool) -> tuple[np.ndarray, tu
     """
     image = open_image(record.path, record.upright)
     width, height = image.size
-    region = region_of(record, width, height, crop_to_box)
+    return squeeze(image, region_of(record, width, height, crop_to_box), size), (width, height)
+
+
+def squeeze(image: Image.Image, region: Box, size: int) -> np.ndarray:
+    """A region of an image resized to a square, (3, size, size) uint8."""
     square = image.crop(tuple(region)).resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(square).transpose(2, 0, 1), (width, height)
+    return np.asarray(square).transpose(2, 0, 1)
+
+
+def image_size(record: Record) -> tuple[int, int]:
+    """Width and height of a record's image, without decoding its pixels."""
+    check_file(record.path)
+    try:
+        with Image.open(record.path) as image:
+            turned = record.upright and image.getexif().get(ORIENTATION, 1) in SIDEWAYS
+            return image.size[::-1] if turned else image.size
+    except DAMAGE as error:
+        raise UserError(
+            f"image {record.path} cannot be decoded ({error}): copy or extract it again"
+        ) from error

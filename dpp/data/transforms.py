@@ -3,6 +3,10 @@
 Coordinates here are (row, column), measured from the top left corner: the first tensor pixel covers
 the square from 0 to 1 and has its centre at 0.5. Latent coordinates alone count centres: cell
 (0, 0) means the centre of the first cell, as the offsets of a prototype's parts do.
+
+A map covers the tensor with its cells, but what a cell looks at need not be under it: padding and
+strides displace it, by nearly a cell in a ResNet (`dpp.backbones.Backbone.looks`). A geometry that
+knows the network's looks says where cells look, one that does not where they lie.
 """
 
 from collections.abc import Sequence
@@ -122,17 +126,25 @@ class Geometry:
     Args:
         region: the part of the original image that was resized, in its pixels.
         size: side of the tensor.
+        looks: where the cells of each row or column look, in the tensor, from the first to the
+            last; None if they look at what is under them.
     """
 
     region: Box
     size: int
+    looks: tuple[float, ...] | None = None
 
     @classmethod
     def of(
-        cls, record: Record, image_size: tuple[int, int], size: int, crop_to_box: bool = False
+        cls,
+        record: Record,
+        image_size: tuple[int, int],
+        size: int,
+        crop_to_box: bool = False,
+        looks: tuple[float, ...] | None = None,
     ) -> "Geometry":
         """The geometry of a record whose image has this width and height."""
-        return cls(region_of(record, *image_size, crop_to_box), size)
+        return cls(region_of(record, *image_size, crop_to_box), size, looks)
 
     @property
     def aspect(self) -> float:
@@ -142,10 +154,18 @@ class Geometry:
 
     def cell_to_tensor(self, places: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
         """Latent places, whole or fractional, (..., 2), of a map of `cells` rows and columns."""
-        return (np.asarray(places, dtype=float) + 0.5) * self.size / np.asarray(cells)
+        places = np.asarray(places, dtype=float)
+        pace = self.size / np.asarray(cells)
+        if self.looks is None:
+            return (places + 0.5) * pace
+        return follow(places, np.arange(len(self.looks)), self._looks(cells), pace)
 
     def tensor_to_cell(self, places: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
-        return np.asarray(places, dtype=float) * np.asarray(cells) / self.size - 0.5
+        places = np.asarray(places, dtype=float)
+        pace = np.asarray(cells) / self.size
+        if self.looks is None:
+            return places * pace - 0.5
+        return follow(places, self._looks(cells), np.arange(len(self.looks)), pace)
 
     def tensor_to_image(self, places: np.ndarray) -> np.ndarray:
         """Tensor places (..., 2) as rows and columns of the original image."""
@@ -161,11 +181,19 @@ class Geometry:
         return self.tensor_to_cell(self.image_to_tensor(places), cells)
 
     def cell_box(self, place: tuple[float, float], cells: tuple[int, int]) -> Box:
-        """The rectangle of the original image under the cell that is centred at a latent place."""
-        centre = np.asarray(place, dtype=float)
-        top, left = self.cell_to_image(centre - 0.5, cells)
-        bottom, right = self.cell_to_image(centre + 0.5, cells)
-        return Box(float(left), float(top), float(right), float(bottom))
+        """The rectangle of the original image, of a cell's sides, around where a place looks."""
+        return Box(*self.cell_boxes(place, cells).tolist())
+
+    def cell_boxes(self, places: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
+        """Left, top, right and bottom, (..., 4), of such rectangles at places (..., 2)."""
+        centres = self.cell_to_image(places, cells)
+        half = self._scale() * self.size / np.asarray(cells) / 2
+        return np.concatenate([(centres - half)[..., ::-1], (centres + half)[..., ::-1]], axis=-1)
+
+    def _looks(self, cells: tuple[int, int]) -> np.ndarray:
+        if tuple(cells) != (len(self.looks),) * 2:
+            raise ValueError(f"a map of {len(self.looks)} rows and columns has no {cells} cells")
+        return np.asarray(self.looks)
 
     def _corner(self) -> np.ndarray:
         return np.array([self.region.top, self.region.left])
@@ -173,3 +201,9 @@ class Geometry:
     def _scale(self) -> np.ndarray:
         left, top, right, bottom = self.region
         return np.array([bottom - top, right - left]) / self.size
+
+
+def follow(values: np.ndarray, start: np.ndarray, end: np.ndarray, pace: np.ndarray) -> np.ndarray:
+    """Maps a rising sequence onto another, linear in between; beyond their ends at a given pace."""
+    inside = values.clip(start[0], start[-1])
+    return np.interp(inside, start, end) + (values - inside) * pace

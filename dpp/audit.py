@@ -1,0 +1,170 @@
+"""Are the explanations sound? What projection cost, and whether parts lie on the animal.
+
+An audit looks at the prototypes where they come from; `part_share` at where they are found. Both
+ask whether a part lies within one cell of a part of the animal that people have marked; `chance` is
+the share that parts strewn evenly over the images would have.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+
+from dpp.analysis import Network, check_origin
+from dpp.data.loading import Batch
+from dpp.data.records import Record
+from dpp.data.transforms import Geometry
+from dpp.errors import UserError
+from dpp.explanations import Accuracy, Audit, PartShare, Share
+from dpp.pruning import find_duplicates
+from dpp.runs import Run
+
+
+def audit(run: Run, network: Network | None = None) -> Audit:
+    """Audits the prototypes of a run where they come from.
+
+    Args:
+        run: finished, with projected prototypes.
+        network: of the run, if it is there already; or what was left of it by pruning.
+
+    Raises:
+        UserError: there are no origins, or an image has changed since.
+    """
+    network = network or Network.of(run)
+    if not network.origins:
+        raise UserError(f"{network.name} was never projected: its prototypes come from no image")
+    origins = list(network.origins.values())
+    records = [check_origin(network, origin) for origin in origins]
+    images = Counter(origin.image for origin in origins)
+    views = {record.id: network.geometry(record)[0] for record in records}
+    tally = Tally()
+    for origin, record in zip(origins, records, strict=True):
+        tally.add(record, views[record.id], origin.cells, np.array(origin.parts))
+    return Audit(
+        run=network.name,
+        prototypes=len(network.prototypes),
+        accuracies=accuracies(run.metrics),
+        duplicates=duplicates(network),
+        source_images=len(images),
+        most_from_one_image=max(images.values()),
+        off_image=Share(tally.off_image, tally.parts),
+        on_background=Share(tally.on_background, tally.boxed),
+        parts=tally.part_share,
+    )
+
+
+def accuracies(metrics: pd.DataFrame) -> tuple[Accuracy, ...]:
+    """Before and after the last projection, of the splits that were scored then."""
+    projections = metrics.index[metrics.stage == "project"]
+    if not len(projections):
+        return ()
+    last = projections[-1]
+    found = []
+    for split in ("validation", "test"):
+        column = metrics[f"{split}_accuracy"]
+        values = (column[last - 1], column[last], column.iloc[-1])
+        found.append(Accuracy(split, *map(float, values)))
+    return tuple(found)
+
+
+@torch.no_grad()
+def duplicates(network: Network) -> tuple[tuple[int, ...], ...]:
+    """Groups of prototypes that are equal and of one class, by their numbers."""
+    layer, numbers = network.model.prototypes, network.prototypes.cpu()
+    vectors = layer.vectors if network.is_tree else layer.normalised()
+    labels = torch.tensor(network.labels)
+    classes = torch.zeros_like(labels) if network.is_tree else labels
+    first = find_duplicates(vectors.cpu()[numbers], classes[numbers])
+    groups = [numbers[first == one].tolist() for one in first.unique().tolist()]
+    return tuple(tuple(group) for group in groups if len(group) > 1)
+
+
+def close_parts(network: Network, within: float = 0.5) -> Share:
+    """Prototypes with two parts in nearly one place where they come from.
+
+    The paper: "deformations without further regularization often result in duplications of
+    prototypical parts within a prototype".
+
+    Args:
+        network: with origins.
+        within: how many cells apart, at most.
+    """
+    parts = [np.array(origin.parts) for origin in network.origins.values()]
+    apart = [np.linalg.norm(one[:, None] - one, axis=2) for one in parts]
+    close = [(np.triu(within - each, k=1) > 0).any() for each in apart]
+    return Share(sum(map(int, close)), len(close))
+
+
+@torch.no_grad()
+def part_share(
+    network: Network, images: Iterable[Batch], records: Sequence[Record], count: int = 1
+) -> PartShare:
+    """Do the parts of the prototypes most similar to each image lie on parts of the animal?
+
+    Args:
+        network: trained, or not, to compare with.
+        images: un-augmented.
+        records: what they are batches of, with parts marked.
+        count: how many prototypes of each image, over all classes.
+    """
+    tally = Tally()
+    for batch in images:
+        output = network.inspect(batch.images)
+        numbers = network.prototypes.to(output.scores.device)
+        nearest = output.scores[:, numbers].topk(min(count, len(numbers)), dim=1).indices
+        for row, index in enumerate(batch.indices.tolist()):
+            places, _ = network.model.find_parts(output, row, numbers[nearest[row]])
+            record, cells = records[index], tuple(output.z.shape[2:])
+            view = network.geometry(record)[0]
+            tally.add(record, view, cells, places.flatten(0, 1).cpu().numpy())
+    if not tally.marked:
+        raise UserError(
+            f"{network.source.name} has no image in which parts of the animal are marked"
+        )
+    return tally.part_share
+
+
+class Tally:
+    """Counts where parts of prototypes lie."""
+
+    def __init__(self):
+        self.parts = self.off_image = self.boxed = self.on_background = 0
+        self.marked = self.near = self.cells = self.near_cells = 0
+
+    def add(
+        self, record: Record, view: Geometry, cells: tuple[int, int], places: np.ndarray
+    ) -> None:
+        """Counts parts at places (Q, 2) of the map of a record's image."""
+        self.parts += len(places)
+        on_image = is_on_map(places, cells)
+        self.off_image += int((~on_image).sum())
+        if record.box:
+            down, right = view.cell_to_image(places[on_image], cells).T
+            left, top, end, bottom = record.box
+            inside = (left <= right) & (right < end) & (top <= down) & (down < bottom)
+            self.boxed += len(inside)
+            self.on_background += int((~inside).sum())
+        targets = [(part.y, part.x) for part in record.parts or () if part.visible]
+        if targets:
+            marks = view.image_to_cell(np.array(targets), cells)
+            grid = np.stack(np.indices(cells), axis=-1).reshape(-1, 2)
+            self.marked += len(places)
+            self.near += int(is_near(places, marks).sum())
+            self.cells += len(grid)
+            self.near_cells += int(is_near(grid, marks).sum())
+
+    @property
+    def part_share(self) -> PartShare:
+        return PartShare(Share(self.near, self.marked), Share(self.near_cells, self.cells))
+
+
+def is_on_map(places: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
+    """(Q,), whether places (Q, 2) are within the outer edges of the map's cells."""
+    return ((places >= -0.5) & (places < np.array(cells) - 0.5)).all(axis=1)
+
+
+def is_near(places: np.ndarray, marks: np.ndarray) -> np.ndarray:
+    """(Q,), whether a mark (M, 2) is within one cell, as the crow flies, of places (Q, 2)."""
+    return (np.linalg.norm(places[:, None] - marks, axis=2) <= 1).any(axis=1)

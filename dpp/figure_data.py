@@ -1,0 +1,190 @@
+"""What the paper's Figures 1 to 4 are drawn from: arrays, collected from a network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpp import ops
+from dpp.analysis import Network, find_matches, make_parts
+from dpp.data.loading import ImageDataset
+from dpp.data.pictures import Picture
+from dpp.data.records import Box
+from dpp.errors import UserError
+from dpp.explanations import Match
+from dpp.model import DeformableProtoPNet, Output
+from dpp.reference import resting_places
+
+
+@dataclass(frozen=True)
+class Block:
+    """One stage of a network: its name and the shape that it has for one image."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@torch.no_grad()
+def architecture_of(model: nn.Module, image_size: int) -> list[Block]:
+    """The stages that an image of this size goes through, with the shapes of a real pass.
+
+    Names: image, features, z, offsets, prototypes, similarities, scores, logits; those that the
+    network does not have are left out.
+    """
+    parameter = next(model.parameters())
+    image = torch.zeros(1, 3, image_size, image_size).to(parameter)
+    features = model.backbone(image)
+    output = model.eval().inspect(image)
+    found = {"image": image[0], "features": features[0], "z": output.z[0]}
+    if getattr(output, "offsets", None) is not None:
+        found["offsets"] = output.offsets[0]
+    found["prototypes"] = model.prototypes.vectors
+    if isinstance(model, DeformableProtoPNet):
+        layer = model.prototypes
+        found["prototypes"] = layer.normalised()
+        maps = ops.similarity_map(output.z, output.offsets, layer.normalised(), **layer.geometry)
+        found["similarities"] = maps[0]
+    found |= {"scores": output.scores[0], "logits": output.logits[0]}
+    return [Block(name, tuple(tensor.shape)) for name, tensor in found.items()]
+
+
+@dataclass(frozen=True, eq=False)
+class Application:
+    """A deformable prototype applied to an image (Figure 2); H x W cells, rho parts.
+
+    Args:
+        match: where it fits best.
+        features: (C + 1, H, W), on the hypersphere.
+        offsets: (rho, 2, H, W), down and to the right, in cells.
+        rest: (rho, 2), where parts rest, from the centre.
+        rest_boxes: left, top, right, bottom of each part if it had not moved, in pixels.
+        similarities: (H, W), with the prototype centred at each cell.
+    """
+
+    match: Match
+    features: np.ndarray
+    offsets: np.ndarray
+    rest: np.ndarray
+    rest_boxes: tuple[Box, ...]
+    similarities: np.ndarray
+
+
+def apply_prototype(
+    network: Network, picture: Picture, prototype: int, *, rigid: bool = False
+) -> Application:
+    """All that leads to the similarity of one prototype.
+
+    Args:
+        network: a Deformable ProtoPNet.
+        picture: from `Network.picture`.
+        prototype: its number.
+        rigid: hold the offsets at zero (Figure 1a).
+    """
+    model = check_deformable(network)
+    output = inspect(network, picture.tensor[None], rigid)
+    layer, one = model.prototypes, torch.tensor([prototype])
+    vectors = layer.normalised()[one]
+    with torch.no_grad():
+        maps = ops.similarity_map(output.z, output.offsets, vectors, **layer.geometry)
+    connections = model.last_layer.weight[network.labels[prototype], one].detach()
+    (match,) = find_matches(network, output, picture, one, connections)
+    offsets = output.offsets
+    if offsets is None:
+        offsets = output.z.new_zeros(1, 2 * layer.kernel_size**2, *output.z.shape[2:])
+    rest = np.array(resting_places(layer.kernel_size, layer.geometry["dilation"]))
+    cells = tuple(output.z.shape[2:])
+    (resting,) = make_parts(picture.geometry, cells, (rest + match.centre)[None])
+    return Application(
+        match=match,
+        features=output.z[0].cpu().numpy(),
+        offsets=offsets[0].unflatten(0, (-1, 2)).cpu().numpy(),
+        rest=rest,
+        rest_boxes=tuple(part.box for part in resting),
+        similarities=layer.damp(maps)[0, 0].cpu().numpy(),
+    )
+
+
+@torch.no_grad()
+def inspect(network: Network, images: Tensor, rigid: bool = False) -> Output:
+    """What a Deformable ProtoPNet sees in images; if `rigid`, with its offsets held at zero."""
+    model = check_deformable(network)
+    if not rigid:
+        return network.inspect(images)
+    z = model.prototypes.place_features(model.backbone(images.to(model.last_layer.weight)))
+    cosines, places = model.prototypes(z, None)
+    scores = model.activate(cosines)
+    return Output(model.last_layer(scores), scores, places, None, z, cosines)
+
+
+@dataclass(frozen=True, eq=False)
+class LatentSpace:
+    """What lies around prototypes on the hypersphere (Figure 4); all vectors of length 1.
+
+    Args:
+        labels: (c,), of the classes that were looked at.
+        prototypes: (c, (C + 1) rho), one of each class, its parts in one vector.
+        parts: (c, rho, C + 1), the same, part by part.
+        features: (N, (C + 1) rho), of N images, what lies under the first class's prototype where
+            it fits best.
+        patches: (N, rho, C + 1), of each image, what lies under the prototype of its own class.
+        image_labels: (N,).
+        margin: phi of equation 12.
+    """
+
+    labels: np.ndarray
+    prototypes: np.ndarray
+    parts: np.ndarray
+    features: np.ndarray
+    patches: np.ndarray
+    image_labels: np.ndarray
+    margin: float
+
+
+@torch.no_grad()
+def latent_space_of(
+    network: Network,
+    dataset: ImageDataset,
+    labels: Sequence[int],
+    *,
+    margin: float,
+    images: int = 20,
+) -> LatentSpace:
+    """The first prototype of each class, and what images of these classes have under it.
+
+    Args:
+        network: a Deformable ProtoPNet.
+        dataset: un-augmented.
+        labels: of the classes.
+        margin: phi of equation 12.
+        images: of each class, at most.
+    """
+    model = check_deformable(network)
+    layer, owners = model.prototypes, np.array(network.labels)
+    firsts = torch.tensor([int(np.flatnonzero(owners == label)[0]) for label in labels])
+    theirs = dataset.labels.numpy()
+    chosen = [index for label in labels for index in np.flatnonzero(theirs == label)[:images]]
+    output = inspect(network, dataset.batch([(0, int(index)) for index in chosen]).images)
+    shape = {"kernel_size": layer.kernel_size} | layer.geometry
+    samples = ops.sample_parts(output.z, output.offsets, output.places[:, firsts], **shape)
+    own = torch.tensor([labels.index(int(theirs[index])) for index in chosen])
+    rows = torch.arange(len(own))
+    prototypes = layer.normalised()[firsts]  # (c, C + 1, K, K)
+    by_part = {"start_dim": -2}
+    parts, patches = (x.flatten(**by_part).mT for x in (prototypes, samples[rows, own]))
+    return LatentSpace(
+        labels=np.array(labels),
+        prototypes=prototypes.flatten(1).cpu().numpy(),
+        parts=(parts / layer.length).cpu().numpy(),
+        features=samples[:, 0].flatten(1).cpu().numpy(),
+        patches=(patches / layer.length).cpu().numpy(),
+        image_labels=theirs[chosen],
+        margin=margin,
+    )
+
+
+def check_deformable(network: Network) -> DeformableProtoPNet:
+    if not isinstance(network.model, DeformableProtoPNet):
+        raise UserError(f"{network.name} has no deformable prototypes: choose a deformable run")
+    return network.model

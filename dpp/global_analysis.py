@@ -1,0 +1,180 @@
+"""The images that each prototype resembles most: the supplement's global analysis.
+
+One pass over the images, for all prototypes at once. What a pass keeps does not grow with the
+number of images: of each prototype, the nearest so far, and where its parts lie on them.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dpp.analysis import Network, make_parts
+from dpp.data.loading import Batch, ImageDataset, batches, make_loader
+from dpp.errors import UserError
+from dpp.explanations import GlobalAnalysis, Neighbours, Share, Sighting
+
+NOBODY = torch.iinfo(torch.int64).max  # the index of an image that is not there
+
+
+def global_analysis(
+    network: Network,
+    train: ImageDataset,
+    test: ImageDataset,
+    count: int = 2,
+    *,
+    batch_size: int = 80,
+    workers: int = 0,
+) -> GlobalAnalysis:
+    """The training and the test images most similar to each prototype.
+
+    Args:
+        network: whose prototypes are looked for.
+        train: un-augmented: `Splits.projection`.
+        test: `Splits.test`.
+        count: how many of each; fewer if there are not so many.
+        batch_size: images that the network sees at a time.
+        workers: processes that prepare batches.
+    """
+    found = []
+    for dataset in (train, test):
+        if dataset.augmented:
+            raise UserError("a global analysis looks at images as they are, not augmented")
+        loader = make_loader(dataset, batch_size, workers=workers)
+        found.append(find_nearest(network, batches(loader), count).sightings(dataset))
+    neighbours = [
+        Neighbours(number, network.labels[number], *(split.get(number, ()) for split in found))
+        for number in network.prototypes.tolist()
+    ]
+    return GlobalAnalysis(network.name, count, tuple(neighbours))
+
+
+def find_nearest(network: Network, images: Iterable[Batch], count: int) -> "Nearest":
+    """Looks for every prototype in un-augmented images, in one pass."""
+    nearest = Nearest(network, count)
+    for batch in images:
+        nearest.update(network.inspect(batch.images), batch.indices)
+    return nearest
+
+
+class Nearest:
+    """The most similar images of each prototype that were seen so far; P prototypes, k images.
+
+    Of equally similar images, that which comes first in the data set is nearer, in whatever order
+    they are seen.
+
+    Args:
+        network: whose prototypes they are.
+        count: k.
+    """
+
+    def __init__(self, network: Network, count: int):
+        if count < 1:
+            raise UserError(f"a global analysis shows at least 1 image, not {count}")
+        self.network, self.count = network, count
+        self.numbers = network.prototypes.cpu()
+        shape = (count, len(self.numbers))
+        self.similarity = torch.full(shape, -torch.inf, dtype=torch.float64)
+        self.image = torch.full(shape, NOBODY)
+        self.centre = torch.zeros(shape, dtype=torch.long)  # a flat index into H*W
+        self.places: Tensor | None = None  # (k, P, parts, 2)
+        self.shares: Tensor | None = None  # (k, P, parts)
+        self.cells = (0, 0)
+
+    @torch.no_grad()
+    def update(self, output, images: Tensor) -> None:
+        """Takes in what the network saw in images (N,)."""
+        self.cells = tuple(output.z.shape[2:])
+        scores = output.scores.cpu()[:, self.numbers].double()
+        centres = output.places.cpu()[:, self.numbers]
+        similarity = torch.cat([self.similarity, scores])  # (k + N, P)
+        image = torch.cat([self.image, images[:, None].expand_as(scores)])
+        by_image = image.argsort(dim=0)
+        order = similarity.gather(0, by_image).argsort(dim=0, descending=True, stable=True)
+        order = by_image.gather(0, order)[: self.count]
+        self.similarity, self.image = similarity.gather(0, order), image.gather(0, order)
+        self.centre = torch.cat([self.centre, centres]).gather(0, order)
+        self._move_parts(order)
+        for row in range(len(images)):
+            slots, columns = (order == self.count + row).nonzero(as_tuple=True)
+            if len(columns):
+                self._take_parts(output, row, slots, columns)
+
+    def _move_parts(self, order: Tensor) -> None:
+        """Parts of images that stay go where their images went; the others are filled next."""
+        if self.places is None:
+            return
+        before = order.clamp(max=self.count - 1)
+        columns = torch.arange(before.shape[1])
+        self.places, self.shares = self.places[before, columns], self.shares[before, columns]
+
+    def _take_parts(self, output, row: int, slots: Tensor, columns: Tensor) -> None:
+        """Finds the parts on one image of the prototypes that it is now among the nearest of."""
+        prototypes = self.numbers[columns].to(output.scores.device)
+        places, shares = self.network.model.find_parts(output, row, prototypes)
+        if self.places is None:
+            self.places = places.new_zeros(*self.image.shape, *places.shape[1:], device="cpu")
+            self.shares = shares.new_zeros(*self.image.shape, shares.shape[1], device="cpu")
+        self.places[slots, columns], self.shares[slots, columns] = places.cpu(), shares.cpu()
+
+    def sightings(self, dataset: ImageDataset) -> dict[int, tuple[Sighting, ...]]:
+        """The nearest images of each prototype, by its number, most similar first."""
+        found = defaultdict(dict)
+        for index in self.image[self.image != NOBODY].unique().tolist():
+            record = dataset.records[index]
+            geometry, size = self.network.geometry(record)
+            slots, columns = (self.image == index).nonzero(as_tuple=True)
+            there = (slots, columns)
+            parts = make_parts(geometry, self.cells, self.places[there], self.shares[there])
+            for slot, column, part in zip(slots.tolist(), columns.tolist(), parts, strict=True):
+                number, width = int(self.numbers[column]), self.cells[1]
+                found[number][slot] = Sighting(
+                    prototype=number,
+                    image=record.id,
+                    label=record.label,
+                    similarity=float(self.similarity[slot, column]),
+                    size=size,
+                    cells=self.cells,
+                    centre=divmod(int(self.centre[slot, column]), width),
+                    parts=part,
+                )
+        return {number: tuple(by[slot] for slot in sorted(by)) for number, by in found.items()}
+
+
+def own_shares(found: GlobalAnalysis, split: str = "test") -> list[Share]:
+    """Are the nearest images of the prototypes' classes?
+
+    Args:
+        found: of a network.
+        split: "train" or "test".
+
+    Returns:
+        Of the nearest image of each prototype, of its two nearest, and so on, how many are of the
+        prototype's class.
+    """
+    rows = [
+        [seen.label == neighbours.label for seen in getattr(neighbours, split)]
+        for neighbours in found.prototypes
+    ]
+    longest = max(map(len, rows))
+    firsts = [[own for row in rows for own in row[:count]] for count in range(1, longest + 1)]
+    return [Share(sum(owns), len(owns)) for owns in firsts]
+
+
+def chance_share(found: GlobalAnalysis, dataset: ImageDataset) -> Share:
+    """The same of images that are drawn without looking: for each prototype, all images."""
+    counts = Counter(dataset.labels.tolist())
+    own = sum(counts[neighbours.label] for neighbours in found.prototypes)
+    return Share(own, len(found.prototypes) * len(dataset))
+
+
+def select(found: GlobalAnalysis, prototypes: Iterable[int], count: int) -> GlobalAnalysis:
+    """Some prototypes of a global analysis, with fewer of their nearest images."""
+    there = {neighbours.prototype: neighbours for neighbours in found.prototypes}
+    chosen = [
+        replace(there[number], train=there[number].train[:count], test=there[number].test[:count])
+        for number in prototypes
+    ]
+    return GlobalAnalysis(found.run, count, tuple(chosen))

@@ -1,0 +1,184 @@
+"""Pictures with the parts of prototypes outlined on them; what all explanation figures share.
+
+A part has one colour wherever it is drawn, on the image that is explained and on the prototype's
+source. Figures are made without pyplot, so that none stays open: a notebook shows one by
+`display(figure)`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import Normal, Stroke
+from matplotlib.transforms import Bbox, TransformedBbox
+
+from dpp.explanations import Match, Reasoning, Sighting, TreePath
+from dpp.figures import PART_COLOURS
+
+STROKE = 1.3  # points, of a part's outline, which lies within its box
+HALO = 0.5  # points, of the contrasting line inside the outline
+ROOM = 0.2  # how far off its picture a part is still shown, of the picture's side
+SOLID = {"dash_offset": 0, "dash_list": None}
+PAGE = 7.2  # inches, the width of a page's text
+SMALL, TEXT = 7, 8  # points
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A picture and what is outlined on it.
+
+    Args:
+        picture: (H, W, 3) uint8, in its own proportions.
+        boxes: left, top, right, bottom of each part, in pixels, in the order of the parts.
+        centre: x and y of the prototype's centre, in pixels; None draws no lines from it.
+    """
+
+    picture: np.ndarray
+    boxes: tuple[tuple[float, float, float, float], ...] = ()
+    centre: tuple[float, float] | None = None
+
+
+def mark(picture: np.ndarray, seen: Match | Sighting) -> Marked:
+    """A picture with the parts of a prototype that was seen on it.
+
+    The centre's pixels follow from the part nearest to it, a box being as large as a cell: exactly,
+    but near a map's edge, where some networks' cells look at places that are closer together.
+    """
+    boxes = tuple(tuple(part.box) for part in seen.parts)
+    if len(boxes) < 2:
+        return Marked(picture, boxes)
+    places = np.array([part.place for part in seen.parts]) - seen.centre  # from the centre
+    row, column = np.abs(places).argmin(axis=0)
+    left, _, right, _ = boxes[column]
+    _, top, _, bottom = boxes[row]
+    x = (left + right) / 2 - places[column, 1] * (right - left)
+    y = (top + bottom) / 2 - places[row, 0] * (bottom - top)
+    return Marked(picture, boxes, (float(x), float(y)))
+
+
+def part_style(place: int) -> tuple[str, str | tuple, str]:
+    """A part's colour, its line's dashes, and the colour of the line within.
+
+    The ninth is dashed: some people could not tell its grey from the fourth's purple.
+    """
+    colour = PART_COLOURS[place % len(PART_COLOURS)]
+    dashes = (0, (1.2, 0.6)) if place >= 8 else "solid"
+    brightness = np.dot(to_rgb(colour), (0.299, 0.587, 0.114))
+    return colour, dashes, "black" if brightness > 0.3 else "white"
+
+
+def draw_picture(axes: Axes, picture: np.ndarray) -> None:
+    """A picture whose axes count pixels from its corner; a small one is enlarged without blur."""
+    height, width = picture.shape[:2]
+    axes.imshow(picture, extent=(0, width, height, 0), interpolation="auto")
+    axes.axis("off")
+
+
+def view_of(marked: Marked) -> Bbox:
+    """What is shown of a picture's plane: the picture, and parts that have left it a little."""
+    height, width = marked.picture.shape[:2]
+    whole = Bbox.from_extents(0, 0, width, height)
+    boxes = [Bbox.from_extents(*box) for box in marked.boxes]
+    room = whole.expanded(1 + 2 * ROOM, 1 + 2 * ROOM)
+    return Bbox.intersection(Bbox.union([whole, *boxes]), room)
+
+
+def draw_marked(axes: Axes, marked: Marked, stroke: float = STROKE) -> None:
+    """A picture with the box of each part in its colour, tied to the prototype's centre.
+
+    Outlines lie within their boxes, so that neighbours do not hide one another. If parts have left
+    the picture, the view grows.
+    """
+    draw_picture(axes, marked.picture)
+    view = view_of(marked)
+    axes.set(xlim=(view.x0, view.x1), ylim=(view.y1, view.y0))
+    draw_ties(axes, marked, stroke)
+    for place, (left, top, right, bottom) in enumerate(marked.boxes):
+        colour, dashes, halo = part_style(place)
+        box = Rectangle((left, top), right - left, bottom - top, fill=False, ec=colour, zorder=3)
+        box.set(linewidth=2 * stroke, linestyle=dashes, joinstyle="miter")
+        within = Stroke(linewidth=2 * (stroke + HALO), foreground=halo, dashes=SOLID)
+        box.set_path_effects([within, Normal()])
+        axes.add_patch(box)
+        inside = Bbox.intersection(Bbox.from_extents(left, top, right, bottom), view)
+        box.set_visible(inside is not None)
+        if inside is not None:
+            box.set_clip_box(TransformedBbox(inside, axes.transData))
+
+
+def draw_ties(axes: Axes, marked: Marked, stroke: float) -> None:
+    """Thin lines from the prototype's centre to its parts."""
+    for left, top, right, bottom in tie_ends(marked):
+        for width, colour in ((1.0, "black"), (0.5, "white")):
+            style = {"color": colour, "linewidth": width * stroke, "zorder": 2}
+            axes.plot([left, right], [top, bottom], **style)
+    if marked.centre:
+        dot = {"markeredgecolor": "black", "markeredgewidth": 0.4 * stroke, "zorder": 4}
+        axes.plot(*marked.centre, "o", color="white", markersize=2.2 * stroke, **dot)
+
+
+def tie_ends(marked: Marked) -> list[tuple[float, float, float, float]]:
+    """Lines from the prototype's centre to the edges of the boxes that it does not lie in."""
+    if not marked.centre:
+        return []
+    x, y = marked.centre
+    lines = []
+    for left, top, right, bottom in marked.boxes:
+        across, down = (left + right) / 2 - x, (top + bottom) / 2 - y
+        halves = (right - left) / 2, (bottom - top) / 2
+        pairs = zip(halves, (abs(across), abs(down)), strict=True)
+        outside = 1 - min(half / length if length else np.inf for half, length in pairs)
+        if outside > 0:
+            lines.append((x, y, x + outside * across, y + outside * down))
+    return lines
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure that pyplot does not know of."""
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=100)
+    figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.02, hspace=0.02)
+    return figure
+
+
+def row_height(pictures: Sequence[np.ndarray], width: float) -> float:
+    """Inches that the tallest of pictures needs if all are so wide, and not much more."""
+    tallest = max(picture.shape[0] / picture.shape[1] for picture in pictures)
+    return width * min(max(tallest, 0.6), 1.2)
+
+
+def shorten_name(name: str, width: int = 26) -> str:
+    """A class name that fits beside a picture: no number in front, no underscores."""
+    head, dot, tail = name.partition(".")
+    spoken = (tail if dot and head.isdigit() else name).replace("_", " ")
+    return spoken if len(spoken) <= width else spoken[: width - 1].rstrip() + "…"
+
+
+def shorten_image(name: str, width: int = 28) -> str:
+    """An image's name without its folders, cut in the middle."""
+    name, half = PurePath(name).name, width // 2
+    return name if len(name) <= width else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def number_text(number: float, digits: int = 2) -> str:
+    """A number with a true minus sign, and none before zero."""
+    return f"{round(number, digits) + 0.0:.{digits}f}".replace("-", "−")
+
+
+def headline(explanation: Reasoning | TreePath, names: Sequence[str]) -> str:
+    """Which image it is, and what it is taken for."""
+    return f"Image {shorten_image(explanation.image)}: {verdict(explanation, names)}"
+
+
+def verdict(explanation: Reasoning | TreePath, names: Sequence[str]) -> str:
+    """What an image is taken for, and what it is."""
+    taken = shorten_name(names[explanation.predicted])
+    if explanation.label is None:
+        return f"taken for {taken}"
+    truth = shorten_name(names[explanation.label])
+    right = explanation.label == explanation.predicted
+    return f"rightly taken for {taken}" if right else f"{truth}, taken for {taken}"

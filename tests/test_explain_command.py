@@ -1,0 +1,152 @@
+"""`python -m dpp explain` and `report`: what they print and write, and how they refuse."""
+
+import re
+import shutil
+import sys
+
+import pytest
+from PIL import Image
+from test_runs import tiny
+
+from dpp import __main__ as command_line
+from dpp import explanations, runs, score_sheet
+from dpp.analysis import Network
+from dpp.explanations import Reasoning, TreePath
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> runs.Run:
+    root = tmp_path_factory.mktemp("runs")
+    return runs.run(tiny(**SHORT), root=root, device="cpu", progress=False)
+
+
+@pytest.fixture
+def dpp(monkeypatch, capsys, tmp_path):
+    """Runs a command in an empty folder; returns its exit code and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dpp", *map(str, words)])
+        code = command_line.main()
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_image_of_the_data_set_is_explained_by_its_id(dpp, trained, tmp_path):
+    record = trained.source.test[0]
+    code, out, err = dpp("explain", record.id, "--run", trained.folder, "--out", tmp_path / "out")
+    assert code == 0, err
+    explanation = explanations.read(tmp_path / "out" / f"{record.id}.reasoning.json")
+    assert isinstance(explanation, Reasoning) and explanation.label == record.label
+    with Image.open(tmp_path / "out" / f"{record.id}.reasoning.png") as figure:
+        assert figure.width > 1000
+    assert out.splitlines()[-1] == str(tmp_path / "out" / f"{record.id}.reasoning.json")
+
+
+def test_points_that_are_printed_add_up(dpp, trained):
+    code, out, _ = dpp("explain", trained.source.test[0].id, "--run", trained.folder)
+    assert code == 0
+    numbers = re.compile(r"= +([−\d.]+)$|^of other classes +([−\d.]+)$", re.MULTILINE)
+    sheets = out.split("probability")[1:]
+    assert len(sheets) == 2
+    for sheet in sheets:
+        points = [float("".join(found).replace("−", "-")) for found in numbers.findall(sheet)]
+        score = float(re.search(r"^score +([−\d.]+)$", sheet, re.MULTILINE)[1].replace("−", "-"))
+        assert len(points) == 3 and sum(points) == pytest.approx(score, abs=0.02)
+
+
+def test_own_picture_is_explained_for_chosen_classes(dpp, trained, tmp_path):
+    Image.new("RGB", (90, 50), "olive").save(tmp_path / "bird.png")
+    names = trained.source.class_names
+    chosen = ("--class", names[2], "--class", names[0], "--class", names[1])
+    code, _, err = dpp("explain", "bird.png", "--run", trained.folder, *chosen)
+    assert code == 0, err
+    explanation = explanations.read(tmp_path / "bird.reasoning.json")
+    assert [one.label for one in explanation.classes] == [2, 0, 1]
+    assert explanation.label is None and explanation.size == (90, 50)
+    with Image.open(tmp_path / "bird.png") as picture:
+        assert picture.size == (90, 50)  # not written over
+
+
+def test_path_through_a_tree_is_told(dpp, tmp_path):
+    experiment = tiny(model="prototree", **SHORT)
+    run = runs.run(experiment, root=tmp_path / "runs", device="cpu", progress=False)
+    record = run.source.test[0]
+    code, out, err = dpp("explain", record.id, "--run", run.folder)
+    assert code == 0, err
+    path = explanations.read(tmp_path / f"{record.id}.reasoning.json")
+    assert isinstance(path, TreePath) and f"leaf {path.leaf} by" in out
+    assert dpp("explain", record.id, "--run", run.folder, "--class", "x")[0] == 2
+
+
+def test_report_is_one_page(dpp, trained, tmp_path):
+    code, out, err = dpp("report", trained.folder, "--out", "deep/card.html")
+    assert code == 0, err
+    assert out.strip() == "deep/card.html"
+    assert (tmp_path / "deep" / "card.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_example_network_is_taken_by_default(dpp, trained, monkeypatch):
+    monkeypatch.setattr(command_line, "example_experiment", lambda: trained.experiment)
+    monkeypatch.setenv("DPP_RUNS", str(trained.folder.parent))
+    code, _, err = dpp("explain", trained.source.test[0].id)
+    assert code == 0, err
+
+
+def refused(answer: tuple[int, str, str]) -> str:
+    """The one line with which a command was refused."""
+    code, out, err = answer
+    assert code == 2 and out == ""
+    assert err.startswith("dpp: ") and err.count("\n") == 1, err
+    return err
+
+
+def test_missing_image_is_refused(dpp, trained):
+    said = refused(dpp("explain", "no/bird.jpg", "--run", trained.folder))
+    assert "there is no image no/bird.jpg: no such file, and no image of" in said
+
+
+def test_file_that_is_no_image_is_refused(dpp, trained, tmp_path):
+    (tmp_path / "bird.jpg").write_text("a bird")
+    said = refused(dpp("explain", "bird.jpg", "--run", trained.folder))
+    assert "bird.jpg cannot be decoded" in said
+
+
+def test_unknown_class_is_refused_with_the_nearest(dpp, trained):
+    name = trained.source.class_names[1]
+    image = trained.source.test[0].id
+    said = refused(dpp("explain", image, "--run", trained.folder, "--class", name + "x"))
+    assert f"has no class {name + 'x'!r}" in said and name in said.split("did you mean")[1]
+
+
+@pytest.mark.parametrize("command", [["explain", "1", "--run"], ["report"]])
+def test_folder_that_is_no_run_is_refused(dpp, command, trained, tmp_path):
+    assert "there is no finished run in nowhere" in refused(dpp(*command, "nowhere"))
+    shutil.copytree(trained.folder, tmp_path / "half")
+    (tmp_path / "half" / "experiment.json").unlink()
+    assert "experiment.json cannot be read" in refused(dpp(*command, "half"))
+
+
+def test_folder_that_cannot_be_written_to_is_refused(dpp, trained, tmp_path):
+    (tmp_path / "file").touch()
+    image = trained.source.test[0].id
+    said = refused(dpp("explain", image, "--run", trained.folder, "--out", "file"))
+    assert "cannot be written" in said
+    said = refused(dpp("report", trained.folder, "--out", "file/card.html"))
+    assert "file/card.html cannot be written" in said
+
+
+def test_true_class_comes_second_if_the_network_is_wrong(trained):
+    network = Network.of(trained)
+    found = [
+        score_sheet.explain(network, network.picture(record)) for record in trained.source.test
+    ]
+    wrong = [one for one in found if one.predicted != one.label]
+    assert wrong and all(one.classes[0].label == one.predicted for one in found)
+    assert all(one.classes[1].label == one.label for one in wrong)
+    assert all(len(one.classes) == 3 for one in found)

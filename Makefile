@@ -14,13 +14,14 @@ FLAGS   := $(shell echo "$${CXX-} $${FORCE_CUDA-} $${CUDA_HOME-} $${TORCH_CUDA_A
 BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
 
 .PHONY: help setup reproduce test test-slow lint format unit smoke sanitize cuda \
-        execute notebooks status lab bench doctor lock clean
+        test-browser execute notebooks status lab bench doctor lock clean
 
 help:
 	@echo "make reproduce   make the paper's tables and figures: PROFILE=smoke|mini|paper ONLY=names JOBS=n"
 	@echo "                 SET=\"name=value\" (no spaces in it) changes the notebooks' parameters"
 	@echo "make test        lint, unit tests, notebook checks, and the smoke profile from nothing"
 	@echo "make test-slow   the tests that take minutes"
+	@echo "make test-browser the prototype browser in Chromium, through JupyterLab; part of make test"
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
 	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
 	@echo "make execute     run the notebooks in place, to commit them: ONLY=names"
@@ -75,6 +76,9 @@ unit: $(BUILT)
 test-slow: $(BUILT)
 	@$(BIN)/python -m pytest -m slow
 
+test-browser: $(BUILT)
+	@$(BIN)/python -m pytest -m browser tests/test_browser_page.py
+
 sanitize: $(BUILT)
 	@DPP_FUZZ=10000 $(BIN)/python -m pytest -m "not slow" tests/test_sanitizers.py
 
@@ -83,7 +87,7 @@ cuda: $(BUILT)
 
 execute: $(BUILT)
 	@cd notebooks && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace \
-	  --ExecutePreprocessor.record_timing=False \
+	  --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False \
 	  $(if $(ONLY),$(addsuffix .ipynb,$(basename $(ONLY))),*.ipynb)
 
 notebooks: $(BUILT)

@@ -1,4 +1,4 @@
-"""A run as one page that can be sent to anybody, and one image's explanation as two files."""
+"""A run as one page that can be sent to anybody."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -10,7 +10,7 @@ import torch
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from dpp import analysis, audit, explanation_figures, explanations, figures, pages, tree_figures
+from dpp import analysis, audit, explanation_figures, figures, pages, tree_figures
 from dpp.analysis import Network
 from dpp.data import catalogue
 from dpp.data.loading import batches, make_loader
@@ -32,30 +32,6 @@ CURVES = {
 }
 BARS = 5  # classes whose scores are shown
 TOP = 3  # prototypes of a class that are shown
-
-
-def explain(image: Path, run: Run, folder: Path, *, device: str = "cpu") -> tuple[Path, Path]:
-    """Writes why a picture was given its class: a figure and the same as data.
-
-    Args:
-        image: the picture's file.
-        run: of a network with prototypes.
-        folder: where `NAME.png` and `NAME.json` go, NAME being the picture's without its ending.
-        device: where the network is to run.
-
-    Returns:
-        The paths of the figure and of the data.
-    """
-    network = Network.of(run, device)
-    picture = network.picture(image)
-    explanation = explain_picture(network, picture)
-    stem = Path(folder) / Path(image).stem
-    drawing, data = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.json")
-    if Path(image).resolve() in (drawing.resolve(), data.resolve()):
-        raise UserError(f"{drawing} is the picture itself: choose another folder")
-    figures.save(draw(network, explanation, picture.pixels), drawing, dpi=200)
-    explanations.write(data, explanation)
-    return drawing, data
 
 
 def explain_picture(network: Network, picture: Picture) -> Reasoning | TreePath:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib import pyplot
-from PIL import Image
 from test_runs import tiny
 from tiny_data import write_folder
 
-from dpp import explanations, report, runs
+from dpp import report, runs
+from dpp.analysis import Network
 from dpp.errors import UserError
 from dpp.explanations import Reasoning, TreePath
 
@@ -150,25 +150,14 @@ def test_same_run_gives_the_same_page(run, page, tmp_path):
     assert again.read_text(encoding="utf-8") == page
 
 
-def test_explain_writes_a_figure_and_data(run, photographs, tmp_path):
-    image = photographs / "kind_0" / "3.png"
+def test_explanation_of_each_network_is_drawn(run, photographs):
     if run.experiment.model == "cnn":
         with pytest.raises(UserError, match="no prototypes"):
-            report.explain(image, run, tmp_path)
+            Network.of(run)
         return
-    drawing, data = report.explain(image, run, tmp_path / "out")
-    assert (drawing.name, data.name) == ("3.png", "3.json")
-    with Image.open(drawing) as opened:
-        assert opened.size[0] > 1000
+    network = Network.of(run)
+    picture = network.picture(photographs / "kind_0" / "3.png")
+    explanation = report.explain_picture(network, picture)
     kind = TreePath if run.experiment.model == "prototree" else Reasoning
-    assert isinstance(explanations.read(data), kind)
-
-
-def test_explain_does_not_write_over_the_picture(run, photographs):
-    if run.experiment.model == "cnn":
-        pytest.skip("explains nothing")
-    image = photographs / "kind_0" / "3.png"
-    before = image.read_bytes()
-    with pytest.raises(UserError, match="choose another folder"):
-        report.explain(image, run, image.parent)
-    assert image.read_bytes() == before
+    assert isinstance(explanation, kind)
+    assert report.draw(network, explanation, picture.pixels).axes

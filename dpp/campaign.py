@@ -7,6 +7,7 @@ many there are; on GPUs the processes take turns among the devices.
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
@@ -230,6 +231,7 @@ class Display:
             said = f"{manifest['results']['test_accuracy']:.1%} in {manifest['seconds']:.0f} s"
         line = f"[{self.ended:>{len(str(self.count))}}/{self.count}] {plan.name}: {said}"
         self.bar.write(f"{line}; {self.left()}")
+        sys.stdout.flush()  # a log is read while it grows
 
     def left(self, share: float = 0.0) -> str:
         """How long the rest may take, if it goes on like this."""

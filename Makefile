@@ -27,7 +27,7 @@ help:
 	@echo "make execute     run the notebooks in place, to commit them: ONLY=names"
 	@echo "make status      write the README's status table anew from the committed records"
 	@echo "make lab         open the notebooks in JupyterLab"
-	@echo "make bench       measure the operator and the training stages against their yardsticks"
+	@echo "make bench       measure the operator, the training stages and the analysis against their yardsticks"
 	@echo "make doctor      what works on this machine, and what to do about what does not"
 	@echo "make lint        ruff and clang-format;  make format mends what it can"
 	@echo "make setup       only the environment in $(VENV) and the extension"
@@ -107,6 +107,7 @@ lab: $(BUILT)
 bench: $(BUILT)
 	@$(BIN)/python benchmarks/bench_operator.py $(BENCH)
 	@$(BIN)/python benchmarks/bench_training.py $(BENCH)
+	@$(BIN)/python benchmarks/bench_analysis.py $(BENCH)
 
 doctor: $(BUILT)
 	@$(BIN)/python -m dpp doctor

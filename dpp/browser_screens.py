@@ -1,0 +1,201 @@
+"""The prototype browser's screens: figures, a text, and the same as data; no widgets.
+
+    screen = show(session, "Move the centre")
+
+All figures of networks, images and prototypes are of the functions that the notebooks draw with.
+"""
+
+import io
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from dpp import analysis, browsing, checkpoints, explanation_figures, paper_figures, report
+from dpp.browser_figures import Area, best, placement, prototype_card, render, score_change
+from dpp.browser_session import Session
+from dpp.browser_texts import centre_text, changes_text, describe_changes, run_text, verdict_text
+from dpp.marked_pictures import mark, shorten_name
+
+BARS = 5  # classes whose scores are shown
+COLOURS = 64  # of a small picture
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as PNG bytes, in words, and where it can be pointed at."""
+
+    png: bytes
+    words: str
+    areas: tuple[Area, ...] = ()
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What is seen.
+
+    Args:
+        view: its name.
+        first: the figure that is always there, if prototypes were projected.
+        second: one more, if it was asked for.
+        text: HTML.
+        data: the same, as JSON can hold it.
+    """
+
+    view: str
+    first: Drawn | None
+    second: Drawn | None
+    text: str
+    data: dict
+
+    def picture(self) -> bytes:
+        """Its figures in one PNG, one below the other."""
+        drawn = [one.png for one in (self.first, self.second) if one]
+        if len(drawn) == 1:
+            return drawn[0]
+        pages = [Image.open(io.BytesIO(png)).convert("RGB") for png in drawn]
+        width = max((page.width for page in pages), default=1)
+        sheet = Image.new("RGB", (width, sum(page.height for page in pages) or 1), "white")
+        down = 0
+        for page in pages:
+            sheet.paste(page, (0, down))
+            down += page.height
+        content = io.BytesIO()
+        sheet.save(content, "png")
+        return content.getvalue()
+
+    def small_picture(self) -> bytes:
+        """The same in few colours, to be kept in a notebook."""
+        content = io.BytesIO()
+        picture = Image.open(io.BytesIO(self.picture())).convert("RGB")
+        picture.quantize(COLOURS).save(content, "png", optimize=True)
+        return content.getvalue()
+
+
+def show(session: Session, view: str) -> Screen:
+    """What a view, one of `VIEWS`, shows of what is chosen."""
+    first, second, text, data = VIEWS[view](session)
+    subject, image = session.subject, session.image
+    about = {
+        "view": view,
+        "run": subject.network.name,
+        "image": image[0] if isinstance(image, tuple) else image.id,
+        "class": subject.names[session.label],
+        "prototype": session.prototype,
+    }
+    return Screen(view, first, second, text, about | data)
+
+
+def export(session: Session, screen: Screen, folder: Path) -> tuple[Path, Path]:
+    """Writes a screen as NAME.png and NAME.json, and returns their paths."""
+    words = [screen.view.lower(), session.run, f"prototype {session.prototype}"]
+    name = "-".join("".join(c if c.isalnum() else "_" for c in word) for word in words)
+    drawing, data = (Path(folder) / f"{name}.{kind}" for kind in ("png", "json"))
+    checkpoints.write_file(drawing, screen.picture())
+    checkpoints.write_json(data, screen.data)
+    return drawing, data
+
+
+def draw(figure: Figure, words: str) -> Drawn:
+    png, areas = render(figure)
+    return Drawn(png, words, areas)
+
+
+def show_prototype(session: Session):
+    """Where a prototype comes from, and where else it is found."""
+    network, names, number = session.subject.network, session.subject.names, session.prototype
+    connections = session.subject.connections(number)
+    seen = analysis.find_origin(network, number) if number in network.origins else None
+    pixels = network.picture(network.records[seen.image]).pixels if seen else None
+    title = f"Prototype {number} of {shorten_name(names[session.label])}"
+    place = f"from image {seen.image}" if seen else "from no image: it was not projected"
+    text = f"<b>{escape(title)}</b>, {escape(place)}."
+    data = {"source": asdict(seen) if seen else None, "connections": connections.tolist()}
+    card = prototype_card(seen, pixels, connections, session.label, names)
+    first, second = draw(card, f"{title}, {place}: parts, patches and connections"), None
+    if found := session.neighbours:
+        every = (*found.train, *found.test)
+        own = sum(one.label == found.label for one in every)
+        text += f" {own} of its {len(every)} nearest images are of its class."
+        data["neighbours"] = asdict(found)
+        pictures = {one.image: network.picture(network.records[one.image]).pixels for one in every}
+        source = mark(pixels, seen) if seen else mark(pictures[every[0].image], every[0])
+        near = explanation_figures.global_analysis(found, source, pictures, names)
+        second = draw(near, f"The training and test images nearest to prototype {number}")
+    return first, second, text, data
+
+
+def show_image(session: Session):
+    """What an image is taken for, and why: the score sheet of a class, one row on both images."""
+    network, picture, names = session.subject.network, session.picture(), session.subject.names
+    sheet, scores = session.sheet(), session.scores()
+    found = {match.prototype: match for match in sheet.matches}
+    if session.prototype not in found:  # what is shown is always a row of the sheet
+        session.choose_prototype(sheet.matches[0].prototype)
+    first, second = None, None
+    if source := session.source():
+        match, title = found[session.prototype], f"prototype {session.prototype}"
+        pair = mark(picture.pixels, match), source, match.similarity
+        words = f"The parts of {title} on the image and on its source"
+        first = draw(paper_figures.comparison({title: pair}), words)
+    if session.whole:
+        reasoning = analysis.reason(network, picture, best(scores, BARS))
+        words = "Why the image is of the first class, and why not of the second"
+        second = draw(report.draw(network, reasoning, picture.pixels), words)
+    data = {
+        "predicted": names[int(scores.argmax())],
+        "scores": scores.tolist(),
+        "sheet": asdict(sheet) | {"total": sheet.total},
+    }
+    return first, second, verdict_text(picture, scores, names), data
+
+
+def show_centre(session: Session):
+    """A prototype with its centre at a cell of the image."""
+    found = session.placed()
+    title = "prototype {} at row {}, column {}".format(session.prototype, *found.match.centre)
+    words = f"{title}: its parts on the image, the similarity map, each part's contribution"
+    first = draw(placement(found, session.picture().pixels, title), words)
+    data = {"match": asdict(found.match), "similarities": found.similarities.tolist()}
+    return first, None, centre_text(found), data
+
+
+def show_changes(session: Session):
+    """The class scores as they are, and with what is tried out."""
+    network, picture, names = session.subject.network, session.picture(), session.subject.names
+    changed = browsing.change(network, session.changes)
+    before, after = (browsing.class_scores(one, picture) for one in (network, changed))
+    first = draw(
+        score_change(before, after, names), "The class scores as they are and with the changes"
+    )
+    listed = describe_changes(session.changes, names)
+    was, now = (names[int(scores.argmax())] for scores in (before, after))
+    data = {"changes": listed, "before": before.tolist(), "after": after.tolist()}
+    return first, None, changes_text(listed, was, now), data
+
+
+def show_comparison(session: Session):
+    """Two runs on one image: what each takes it for, and its best prototype."""
+    pairs, texts, data = {}, [], {}
+    for name in dict.fromkeys((session.run, session.other)):
+        subject, picture, sheet = session.open(name), session.picture(name), session.sheet(name)
+        scores = browsing.class_scores(subject.network, picture)
+        match = sheet.matches[0]
+        if source := session.source(name, match.prototype):
+            pairs[name] = mark(picture.pixels, match), source, match.similarity
+        texts.append(run_text(name, picture, scores, subject.names, best(scores, BARS)))
+        data[name] = {"scores": scores.tolist(), "sheet": asdict(sheet)}
+    words = f"The best prototype of {session.run} and of {session.other} on the image"
+    first = draw(paper_figures.comparison(pairs), words) if pairs else None
+    return first, None, f"<table><tr>{''.join(texts)}</tr></table>", {"runs": data}
+
+
+VIEWS = {
+    "Prototype": show_prototype,
+    "Image": show_image,
+    "Move the centre": show_centre,
+    "What if": show_changes,
+    "Compare runs": show_comparison,
+}

@@ -1,0 +1,284 @@
+"""What the prototype browser asks of a network; without widgets, which are in `dpp.browser`.
+
+Nothing here writes to a run or changes a network: what a person tries out is tried on a copy whose
+backbone, the costly part, is the same and remembers what it saw.
+"""
+
+import copy
+import tempfile
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from dpp import ops
+from dpp.analysis import Network, find_matches
+from dpp.data.images import DAMAGE
+from dpp.data.loading import Batch, ImageDataset, batches, make_loader
+from dpp.data.pictures import Picture
+from dpp.data.records import Box
+from dpp.errors import UserError
+from dpp.explanations import GlobalAnalysis, Match, Neighbours
+from dpp.figure_data import check_deformable
+from dpp.global_analysis import find_nearest
+from dpp.model import Output
+from dpp.reference import resting_places
+from dpp.runs import Run, load_splits
+
+LARGEST_FILE = 8_000_000  # bytes: Jupyter's server drops a connection that brings more than 10 MiB
+LARGEST_SIDE = 10_000  # pixels
+LARGEST_PICTURE = 40_000_000  # pixels
+KINDS_OF_PICTURE = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+ON_SCREEN = 1200  # pixels: larger pictures are shown smaller
+REMEMBERED = 8  # images
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A run's network, and the images that it was trained and is tested on.
+
+    Args:
+        network: of prototypes and a last layer.
+        train: un-augmented.
+        test: as they are, too.
+    """
+
+    network: Network
+    train: ImageDataset
+    test: ImageDataset
+
+    @classmethod
+    def of(cls, run: Run) -> "Subject":
+        network = Network.of(run)
+        splits = load_splits(run.experiment, network.source)
+        return cls(network, splits.projection, splits.test)
+
+    def __post_init__(self):
+        if self.network.is_tree:
+            raise UserError(
+                f"{self.network.name} is a tree, whose reasoning has no points to add up: choose a "
+                "run of deformable, protopnet or tesnet"
+            )
+        backbone = Remembered(self.network.model.backbone)
+        object.__setattr__(self, "network", exchange(self.network, backbone=backbone))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.network.source.class_names
+
+    def prototypes_of(self, label: int) -> list[int]:
+        return [number for number, owner in enumerate(self.network.labels) if owner == label]
+
+    def find_classes(self, text: str) -> list[int]:
+        """The classes whose names contain all words of a text."""
+        words = text.lower().replace("_", " ").split()
+        spoken = [name.lower().replace("_", " ") for name in self.names]
+        return [label for label, name in enumerate(spoken) if all(word in name for word in words)]
+
+    def connections(self, prototype: int) -> np.ndarray:
+        """(classes,), from a prototype to every class."""
+        return self.network.model.last_layer.weight[:, prototype].detach().cpu().numpy()
+
+
+class Remembered(nn.Module):
+    """A backbone that looks at an image once: it keeps the features of the last few."""
+
+    def __init__(self, backbone: nn.Module, count: int = REMEMBERED):
+        super().__init__()
+        self.backbone, self.kept = backbone, deque(maxlen=count)
+
+    def __getattr__(self, name: str):
+        """What is asked of a backbone besides its features."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("backbone"), name)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) != 1:
+            return self.backbone(images)
+        for image, features in self.kept:
+            if torch.equal(image, images):
+                return features
+        self.kept.append((images.clone(), self.backbone(images).detach()))
+        return self.kept[-1][1]
+
+
+def exchange(network: Network, **children: nn.Module | None) -> Network:
+    """The same network but for some children of its model; the given one stays as it is."""
+    model = copy.copy(network.model)
+    model._modules = network.model._modules | children
+    return replace(network, model=model)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is tried out on a network.
+
+    Args:
+        off: prototypes that give no points.
+        rigid: whether all offsets are zero.
+        connections: new values by class and prototype.
+    """
+
+    off: frozenset[int] = frozenset()
+    rigid: bool = False
+    connections: Mapping[tuple[int, int], float] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    def __bool__(self) -> bool:
+        return bool(self.off or self.rigid or self.connections)
+
+
+def change(network: Network, changes: Changes) -> Network:
+    """The network with changes; the given one stays as it is."""
+    children = {}
+    if changes.rigid and getattr(network.model, "offsets", None) is not None:
+        children["offsets"] = None
+    if changes.off or changes.connections:
+        layer = children["last_layer"] = copy.deepcopy(network.model.last_layer)
+        with torch.no_grad():
+            for place, value in changes.connections.items():
+                layer.weight[place] = value
+            layer.weight[:, sorted(changes.off)] = 0
+    return exchange(network, **children) if children else network
+
+
+def class_scores(network: Network, picture: Picture) -> np.ndarray:
+    """(classes,), the logits of one picture."""
+    return network.inspect(picture.tensor[None]).logits[0].double().cpu().numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A prototype with its centre at a cell; H x W cells, rho parts.
+
+    Args:
+        match: as it is there.
+        rest: (rho, 2), where parts rest, from the centre.
+        similarities: (H, W), with the prototype centred at each cell.
+    """
+
+    match: Match
+    rest: np.ndarray
+    similarities: np.ndarray
+
+
+@torch.no_grad()
+def place_prototype(
+    network: Network, picture: Picture, prototype: int, centre: tuple[int, int] | None = None
+) -> Placement:
+    """A prototype on a picture with its centre at a cell, (a, b) of equation 5.
+
+    Args:
+        network: a Deformable ProtoPNet.
+        picture: from `Network.picture`.
+        prototype: its number.
+        centre: row and column; None for the place where it is most similar (equation 8).
+    """
+    model = check_deformable(network)
+    layer, one = model.prototypes, torch.tensor([prototype])
+    z, offsets = model.locate(picture.tensor[None].to(model.last_layer.weight))
+    vectors = layer.normalised(one)
+    maps = layer.damp(ops.similarity_map(z, offsets, vectors, **layer.geometry))[0, 0]  # (H, W)
+    height, width = maps.shape
+    if centre is None:
+        centre = divmod(int(maps.argmax()), width)
+    if not (0 <= centre[0] < height and 0 <= centre[1] < width):
+        raise UserError(f"a map of {height} by {width} cells has no cell {tuple(centre)}")
+    cosines = maps[centre].expand(1, len(network.labels))  # as if all were there: one is asked for
+    places = torch.full_like(cosines, centre[0] * width + centre[1], dtype=torch.long)
+    output = Output(cosines, model.activate(cosines), places, offsets, z, cosines)
+    connections = model.last_layer.weight[network.labels[prototype], one].detach()
+    (match,) = find_matches(network, output, picture, one, connections)
+    rest = np.array(resting_places(layer.kernel_size, layer.geometry["dilation"]))
+    return Placement(match, rest, maps.cpu().numpy())
+
+
+def find_neighbours(
+    subject: Subject, count: int = 3, report: Callable[[int, int], None] = lambda done, of: None
+) -> GlobalAnalysis:
+    """`global_analysis` of a run, which reports how many images are done of how many."""
+    network, done = subject.network, 0
+    of = len(subject.train) + len(subject.test)
+
+    def watch(dataset: ImageDataset) -> Iterator[Batch]:
+        nonlocal done
+        for batch in batches(make_loader(dataset, 40)):
+            yield batch
+            done += len(batch.images)
+            report(done, of)
+
+    found = [
+        find_nearest(network, watch(dataset), count).sightings(dataset)
+        for dataset in (subject.train, subject.test)
+    ]
+    neighbours = [
+        Neighbours(number, network.labels[number], *(split.get(number, ()) for split in found))
+        for number in network.prototypes.tolist()
+    ]
+    return GlobalAnalysis(network.name, count, tuple(neighbours))
+
+
+def read_upload(network: Network, name: str, content: bytes) -> Picture:
+    """A person's own picture, from the bytes of its file; nothing large is ever decoded.
+
+    Raises:
+        UserError: it is too large, or no picture.
+    """
+    check_upload(name, content)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "picture"
+        path.write_bytes(content)
+        try:
+            return fit_to_screen(replace(network.picture(path), name=name))
+        except UserError as error:
+            raise UserError(str(error).replace(str(path), name)) from error
+
+
+def check_upload(name: str, content: bytes) -> None:
+    if len(content) > LARGEST_FILE:
+        raise UserError(
+            f"{name} has {len(content) / 1e6:.1f} MB: choose a picture of at most "
+            f"{LARGEST_FILE / 1e6:.0f} MB, or ask python -m dpp explain about it"
+        )
+    too_large = (
+        f"a picture of at most {LARGEST_SIDE} pixels a side and "
+        f"{LARGEST_PICTURE // 10**6} million in all"
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused below
+            with Image.open(BytesIO(content), formats=KINDS_OF_PICTURE) as image:
+                width, height = image.size
+    except Image.DecompressionBombError as error:
+        raise UserError(f"{name} has too many pixels: choose {too_large}") from error
+    except DAMAGE as error:
+        raise UserError(
+            f"{name} is no picture that can be read: choose one of {', '.join(KINDS_OF_PICTURE)}"
+        ) from error
+    if max(width, height) > LARGEST_SIDE or width * height > LARGEST_PICTURE:
+        raise UserError(f"{name} has {width} by {height} pixels: choose {too_large}")
+
+
+def fit_to_screen(picture: Picture, largest: int = ON_SCREEN) -> Picture:
+    """The same to the network; what is drawn, and the boxes on it, may be smaller."""
+    width, height = picture.size
+    share = largest / max(width, height)
+    if share >= 1:
+        return picture
+    size = max(1, round(width * share)), max(1, round(height * share))
+    pixels = np.asarray(Image.fromarray(picture.pixels).resize(size, reducing_gap=2.0))
+    across, down = size[0] / width, size[1] / height
+    left, top, right, bottom = picture.geometry.region
+    region = Box(left * across, top * down, right * across, bottom * down)
+    return replace(picture, pixels=pixels, geometry=replace(picture.geometry, region=region))

@@ -147,7 +147,8 @@ def workers(jobs: int, devices: list[str]) -> Iterator[ProcessPoolExecutor]:
     """Processes that make runs; when this one is interrupted, they save theirs and stop."""
     context = multiprocessing.get_context("spawn")
     numbers = context.Value("i", 0)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    watched = (signal.SIGINT, signal.SIGTERM)  # the first is ignored where a shell made it so
+    before = {number: signal.signal(number, signal.default_int_handler) for number in watched}
     pool = ProcessPoolExecutor(jobs, context, initializer=begin, initargs=(numbers, devices))
     try:
         yield pool
@@ -160,7 +161,8 @@ def workers(jobs: int, devices: list[str]) -> Iterator[ProcessPoolExecutor]:
         ) from stop
     finally:
         pool.shutdown(cancel_futures=True)
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def begin(numbers, devices: list[str]) -> None:

@@ -21,7 +21,7 @@ help:
 	@echo "                 SET=\"name=value\" (no spaces in it) changes the notebooks' parameters"
 	@echo "make test        lint, unit tests, notebook checks, and the smoke profile from nothing"
 	@echo "make test-slow   the tests that take minutes"
-	@echo "make test-browser the prototype browser in Chromium, through JupyterLab; part of make test"
+	@echo "make test-browser the prototype browser in Chromium, through JupyterLab"
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
 	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
 	@echo "make execute     run the notebooks in place, to commit them: ONLY=names"
@@ -71,7 +71,7 @@ format: $(BUILT)
 	@$(BIN)/clang-format -i $$(git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
 
 unit: $(BUILT)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser"
 
 test-slow: $(BUILT)
 	@$(BIN)/python -m pytest -m slow

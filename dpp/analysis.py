@@ -13,8 +13,9 @@ The results are in `dpp.explanations`; nothing here draws. One code path serves 
 have prototypes: each can `inspect` images and `find_parts` of prototypes on them.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -117,6 +118,12 @@ class Network:
         size = image_size(record)
         return Geometry.of(record, size, self.size, self.crop_to_box, self.looks), size
 
+    def exchange(self, **children: nn.Module | None) -> "Network":
+        """The same but for some children of its model; this one stays as it is."""
+        model = copy.copy(self.model)
+        model._modules = self.model._modules | children
+        return replace(self, model=model)
+
     @torch.no_grad()
     def inspect(self, images: Tensor):
         """What the model sees in images (N, 3, size, size)."""
@@ -149,7 +156,11 @@ def read_origins(origins: Sequence[Mapping]) -> dict[int, Origin]:
 
 
 def reason(
-    network: Network, picture: Picture, classes: Sequence[int | str] | None = None
+    network: Network,
+    picture: Picture,
+    classes: Sequence[int | str] | None = None,
+    *,
+    count: int = 2,
 ) -> Reasoning:
     """Why an image has the scores of some classes.
 
@@ -157,13 +168,14 @@ def reason(
         network: of prototypes and a last layer.
         picture: from `Network.picture`.
         classes: numbers or names; by default the predicted one and the next.
+        count: how many, if none are named.
     """
     if network.is_tree:
         raise UserError(f"{network.name} has no class scores that add up: see its path instead")
     output = network.inspect(picture.tensor[None])
     logits = output.logits[0].double()
     if classes is None:
-        wanted = logits.topk(min(2, len(logits))).indices.tolist()
+        wanted = logits.topk(min(count, len(logits))).indices.tolist()
     else:
         wanted = [network.label_of(one) for one in classes]
     scores = tuple(_score_class(network, output, picture, label) for label in wanted)
@@ -310,12 +322,18 @@ def follow_tree(network: Network, picture: Picture, leaf: int | None = None) -> 
 
 
 def explain(
-    network: Network, picture: Picture, classes: Sequence[int | str] | None = None
+    network: Network,
+    picture: Picture,
+    classes: Sequence[int | str] | None = None,
+    *,
+    count: int = 2,
 ) -> Reasoning | TreePath:
-    """Why an image was given its class, in whatever way the network came to it."""
+    """Why an image was given its class, in whatever way the network came to it; see `reason`."""
     if network.is_tree and classes:
         raise UserError(f"{network.name} is a tree, whose path is not about chosen classes")
-    return follow_tree(network, picture) if network.is_tree else reason(network, picture, classes)
+    if network.is_tree:
+        return follow_tree(network, picture)
+    return reason(network, picture, classes, count=count)
 
 
 def _about(network: Network, output, picture: Picture) -> dict:

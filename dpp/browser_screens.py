@@ -18,8 +18,8 @@ from dpp.browser_figures import Area, best, placement, prototype_card, render, s
 from dpp.browser_session import Session
 from dpp.browser_texts import centre_text, changes_text, describe_changes, run_text, verdict_text
 from dpp.marked_pictures import mark, shorten_name
+from dpp.report import BARS
 
-BARS = 5  # classes whose scores are shown
 COLOURS = 64  # of a small picture
 
 

@@ -18,8 +18,11 @@ from dpp.data.pictures import Picture
 from dpp.data.records import Record
 from dpp.errors import UserError
 from dpp.explanations import ClassScore, GlobalAnalysis, Neighbours
+from dpp.global_analysis import global_analysis
 from dpp.marked_pictures import Marked
 from dpp.runs import Run
+
+NEAREST = 3  # images of a prototype, of each split
 
 
 class Session:
@@ -158,7 +161,12 @@ class Session:
     def find_neighbours(self, report: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Looks for every prototype of the run in all images, once."""
         if self.run not in self._neighbours:
-            self._neighbours[self.run] = browsing.find_neighbours(self.subject, report=report)
+            subject = self.subject
+            self._neighbours[self.run] = global_analysis(
+                *(subject.network, subject.train, subject.test, NEAREST),
+                batch_size=40,
+                report=report,
+            )
 
     @property
     def neighbours(self) -> Neighbours | None:

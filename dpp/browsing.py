@@ -8,7 +8,7 @@ import copy
 import tempfile
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
@@ -22,13 +22,12 @@ from torch import Tensor, nn
 from dpp import ops
 from dpp.analysis import Network, find_matches
 from dpp.data.images import DAMAGE
-from dpp.data.loading import Batch, ImageDataset, batches, make_loader
+from dpp.data.loading import ImageDataset
 from dpp.data.pictures import Picture
 from dpp.data.records import Box
 from dpp.errors import UserError
-from dpp.explanations import GlobalAnalysis, Match, Neighbours
+from dpp.explanations import Match
 from dpp.figure_data import check_deformable
-from dpp.global_analysis import find_nearest
 from dpp.model import Output
 from dpp.reference import resting_places
 from dpp.runs import Run, load_splits
@@ -68,7 +67,7 @@ class Subject:
                 "run of deformable, protopnet or tesnet"
             )
         backbone = Remembered(self.network.model.backbone)
-        object.__setattr__(self, "network", exchange(self.network, backbone=backbone))
+        object.__setattr__(self, "network", self.network.exchange(backbone=backbone))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,13 +111,6 @@ class Remembered(nn.Module):
         return self.kept[-1][1]
 
 
-def exchange(network: Network, **children: nn.Module | None) -> Network:
-    """The same network but for some children of its model; the given one stays as it is."""
-    model = copy.copy(network.model)
-    model._modules = network.model._modules | children
-    return replace(network, model=model)
-
-
 @dataclass(frozen=True)
 class Changes:
     """What is tried out on a network.
@@ -150,7 +142,7 @@ def change(network: Network, changes: Changes) -> Network:
             for place, value in changes.connections.items():
                 layer.weight[place] = value
             layer.weight[:, sorted(changes.off)] = 0
-    return exchange(network, **children) if children else network
+    return network.exchange(**children) if children else network
 
 
 def class_scores(network: Network, picture: Picture) -> np.ndarray:
@@ -202,31 +194,6 @@ def place_prototype(
     (match,) = find_matches(network, output, picture, one, connections)
     rest = np.array(resting_places(layer.kernel_size, layer.geometry["dilation"]))
     return Placement(match, rest, maps.cpu().numpy())
-
-
-def find_neighbours(
-    subject: Subject, count: int = 3, report: Callable[[int, int], None] = lambda done, of: None
-) -> GlobalAnalysis:
-    """`global_analysis` of a run, which reports how many images are done of how many."""
-    network, done = subject.network, 0
-    of = len(subject.train) + len(subject.test)
-
-    def watch(dataset: ImageDataset) -> Iterator[Batch]:
-        nonlocal done
-        for batch in batches(make_loader(dataset, 40)):
-            yield batch
-            done += len(batch.images)
-            report(done, of)
-
-    found = [
-        find_nearest(network, watch(dataset), count).sightings(dataset)
-        for dataset in (subject.train, subject.test)
-    ]
-    neighbours = [
-        Neighbours(number, network.labels[number], *(split.get(number, ()) for split in found))
-        for number in network.prototypes.tolist()
-    ]
-    return GlobalAnalysis(network.name, count, tuple(neighbours))
 
 
 def read_upload(network: Network, name: str, content: bytes) -> Picture:

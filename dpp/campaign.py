@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from dpp import checkpoints, ensembles, paths, runs
 from dpp.data import catalogue
+from dpp.data.studio import count_cores
 from dpp.ensembles import Ensemble, EnsembleRun
 from dpp.errors import UserError
 from dpp.experiments import Experiment
@@ -56,29 +57,30 @@ def carry_out(
     """
     root = Path(root) if root else paths.runs_root()
     jobs, devices = choose_jobs(jobs)
-    work = unfold(plans)
-    found = [run for plan in work if (run := find_whole(plan, root))]
-    keep(*found)
-    done = {run.experiment.name for run in found}
-    waiting = [plan for plan in work if plan.name not in done]
+    work = {plan.name: plan for plan in unfold(plans)}  # a name costs a digest of weights and data
+    needed = {name: {one.name for one in needs(plan)} for name, plan in work.items()}
+    found = {name: run for name, plan in work.items() if (run := find_whole(plan, root))}
+    keep(*found.values())
+    done = set(found)
+    waiting = [name for name in work if name not in done]
     print(f"{len(work)} runs, {len(done)} of them finished before", flush=True)
     if not waiting:
         return {}
-    prepare_data(waiting)
+    prepare_data(work[name] for name in waiting)
     display = Display(work, done, root)
     failed: dict[str, str] = {}
-    running: dict[Future, Plan] = {}
+    running: dict[Future, str] = {}
     with workers(jobs, devices) as pool, display:
         while waiting or running:
-            for plan in [plan for plan in waiting if failed.keys() & _names(needs(plan))]:
-                waiting.remove(plan)
-                failed[plan.name] = "a run that it needs failed"
-            ready = [plan for plan in waiting if _names(needs(plan)) <= done]
-            for plan in ready[: jobs - len(running)]:
-                waiting.remove(plan)
-                running[pool.submit(make, plan, root)] = plan
+            for name in [name for name in waiting if failed.keys() & needed[name]]:
+                waiting.remove(name)
+                failed[name] = "a run that it needs failed"
+            ready = [name for name in waiting if needed[name] <= done]
+            for name in ready[: jobs - len(running)]:
+                waiting.remove(name)
+                running[pool.submit(make, work[name], root)] = name
             for future in wait(running, LOOK_EVERY, FIRST_COMPLETED).done:
-                plan = running.pop(future)
+                name = running.pop(future)
                 try:
                     run = future.result()
                 except BrokenExecutor as error:
@@ -87,19 +89,15 @@ def carry_out(
                         "run the command again with fewer jobs"
                     ) from error
                 except UserError as error:
-                    failed[plan.name] = str(error)
+                    failed[name] = str(error)
                 except Exception as error:  # of whatever kind: the other runs go on
-                    failed[plan.name] = f"{type(error).__name__}: {error}"
+                    failed[name] = f"{type(error).__name__}: {error}"
                 else:
                     keep(run)
-                    done.add(plan.name)
-                display.end(plan, failed.get(plan.name, ""))
+                    done.add(name)
+                display.end(name, failed.get(name, ""))
             display.show(running.values())
     return failed
-
-
-def _names(plans: Iterable[Plan]) -> set[str]:
-    return {plan.name for plan in plans}
 
 
 def choose_jobs(jobs: int) -> tuple[int, list[str]]:
@@ -107,14 +105,13 @@ def choose_jobs(jobs: int) -> tuple[int, list[str]]:
     if jobs < 0:
         raise UserError(f"jobs: expected a number from 0, got {jobs}")
     devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    usual = len(devices) if devices != ["cpu"] else min(cores or 1, MOST_JOBS)
+    usual = len(devices) if devices != ["cpu"] else min(count_cores(), MOST_JOBS)
     return jobs or usual, devices
 
 
 def find_whole(plan: Plan, root: Path) -> Finished | None:
     """The finished run of a plan; one whose files are damaged is set aside, and said so."""
-    run = (ensembles if isinstance(plan, Ensemble) else runs).find(plan, root)
+    run = ensembles.module_of(plan).find(plan, root)
     if run is None:
         return None
     try:
@@ -155,7 +152,6 @@ def workers(jobs: int, devices: list[str]) -> Iterator[ProcessPoolExecutor]:
     except KeyboardInterrupt as stop:
         for process in multiprocessing.active_children():
             os.kill(process.pid, signal.SIGINT)
-        pool.shutdown(cancel_futures=True)
         raise KeyboardInterrupt(
             "stopped; what was under way is saved, and the same command goes on from there"
         ) from stop
@@ -177,9 +173,9 @@ def begin(numbers, devices: list[str]) -> None:
 
 def make(plan: Plan, root: Path) -> Finished:
     """Finds or trains one run; an interruption is a `UserError`, which other processes can read."""
-    module = ensembles if isinstance(plan, Ensemble) else runs
+    run = ensembles.module_of(plan).run
     try:
-        return module.run(plan, root=root, device=HERE["device"], progress=False)
+        return run(plan, root=root, device=HERE["device"], progress=False)
     except KeyboardInterrupt as stop:
         raise UserError(str(stop)) from stop
 
@@ -191,14 +187,15 @@ class Display:
     """One line for each run that ends, and on a terminal a bar over all of them.
 
     Args:
-        work: all runs.
+        work: all runs, by their names.
         done: names of those that were there before.
         root: where runs live.
     """
 
-    def __init__(self, work: list[Plan], done: set[str], root: Path):
+    def __init__(self, work: Mapping[str, Plan], done: set[str], root: Path):
         self.root, self.count = root, len(work)
-        self.costs = {plan.name: cost(plan) for plan in work}
+        self.tasks = {name: tasks(plan) for name, plan in work.items()}
+        self.costs = {name: cost(plan) for name, plan in work.items()}
         self.finished = sum(self.costs[name] for name in done)
         self.before, self.ended = self.finished, len(done)
         self.started = time.monotonic()
@@ -211,27 +208,27 @@ class Display:
     def __exit__(self, *_):
         self.bar.close()
 
-    def show(self, running: Iterable[Plan]) -> None:
+    def show(self, running: Iterable[str]) -> None:
         """How far the runs under way are."""
         share, texts = 0.0, []
-        for plan in running:
-            rows, last = standing(self.root / plan.name)
-            share += min(rows / tasks(plan), 1.0) * self.costs[plan.name]
-            texts.append(f"{plan.name.rpartition('-')[0]} {last}")
+        for name in running:
+            rows, last = standing(self.root / name)
+            share += min(rows / self.tasks[name], 1.0) * self.costs[name]
+            texts.append(f"{name.rpartition('-')[0]} {last}")
         self.bar.n = self.finished + share
         self.bar.set_postfix_str(
             f"{self.ended}/{self.count} runs, {self.left(share)}: {'; '.join(texts)}"
         )
 
-    def end(self, plan: Plan, failed: str) -> None:
-        self.finished += self.costs[plan.name]
+    def end(self, name: str, failed: str) -> None:
+        self.finished += self.costs[name]
         self.ended += 1
         if failed:
             said = f"failed: {failed}"
         else:
-            manifest = checkpoints.read_json(self.root / plan.name / "manifest.json")
+            manifest = checkpoints.read_json(self.root / name / "manifest.json")
             said = f"{manifest['results']['test_accuracy']:.1%} in {manifest['seconds']:.0f} s"
-        line = f"[{self.ended:>{len(str(self.count))}}/{self.count}] {plan.name}: {said}"
+        line = f"[{self.ended:>{len(str(self.count))}}/{self.count}] {name}: {said}"
         self.bar.write(f"{line}; {self.left()}")
         sys.stdout.flush()  # a log is read while it grows
 

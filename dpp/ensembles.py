@@ -7,9 +7,11 @@ Members are runs like any other, found or trained; any mixture of models and bac
 """
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import torch
@@ -96,6 +98,11 @@ class EnsembleRun:
 
     def load_model(self, device: str = "cpu") -> SummedLogits:
         return SummedLogits([member.load_model(device) for member in self.members]).eval()
+
+
+def module_of(plan: Experiment | Ensemble) -> ModuleType:
+    """What has `find` and `run` for it: this module, or `dpp.runs`."""
+    return sys.modules[__name__] if isinstance(plan, Ensemble) else runs
 
 
 def find(ensemble: Ensemble, root: Path | None = None) -> EnsembleRun | None:

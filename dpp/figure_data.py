@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpp import ops
 from dpp.analysis import Network, find_matches, make_parts
@@ -14,7 +14,7 @@ from dpp.data.pictures import Picture
 from dpp.data.records import Box
 from dpp.errors import UserError
 from dpp.explanations import Match
-from dpp.model import DeformableProtoPNet, Output
+from dpp.model import DeformableProtoPNet
 from dpp.reference import resting_places
 
 
@@ -83,9 +83,10 @@ def apply_prototype(
         rigid: hold the offsets at zero (Figure 1a).
     """
     model = check_deformable(network)
-    output = inspect(network, picture.tensor[None], rigid)
+    held = network.exchange(offsets=None) if rigid else network
+    output = held.inspect(picture.tensor[None])
     layer, one = model.prototypes, torch.tensor([prototype])
-    vectors = layer.normalised()[one]
+    vectors = layer.normalised(one)
     with torch.no_grad():
         maps = ops.similarity_map(output.z, output.offsets, vectors, **layer.geometry)
     connections = model.last_layer.weight[network.labels[prototype], one].detach()
@@ -104,18 +105,6 @@ def apply_prototype(
         rest_boxes=tuple(part.box for part in resting),
         similarities=layer.damp(maps)[0, 0].cpu().numpy(),
     )
-
-
-@torch.no_grad()
-def inspect(network: Network, images: Tensor, rigid: bool = False) -> Output:
-    """What a Deformable ProtoPNet sees in images; if `rigid`, with its offsets held at zero."""
-    model = check_deformable(network)
-    if not rigid:
-        return network.inspect(images)
-    z = model.prototypes.place_features(model.backbone(images.to(model.last_layer.weight)))
-    cosines, places = model.prototypes(z, None)
-    scores = model.activate(cosines)
-    return Output(model.last_layer(scores), scores, places, None, z, cosines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +154,7 @@ def latent_space_of(
     firsts = torch.tensor([int(np.flatnonzero(owners == label)[0]) for label in labels])
     theirs = dataset.labels.numpy()
     chosen = [index for label in labels for index in np.flatnonzero(theirs == label)[:images]]
-    output = inspect(network, dataset.batch([(0, int(index)) for index in chosen]).images)
+    output = network.inspect(dataset.batch([(0, int(index)) for index in chosen]).images)
     shape = {"kernel_size": layer.kernel_size} | layer.geometry
     samples = ops.sample_parts(output.z, output.offsets, output.places[:, firsts], **shape)
     own = torch.tensor([labels.index(int(theirs[index])) for index in chosen])

@@ -5,7 +5,7 @@ number of images: of each prototype, the nearest so far, and where its parts lie
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -27,6 +27,7 @@ def global_analysis(
     *,
     batch_size: int = 80,
     workers: int = 0,
+    report: Callable[[int, int], None] = lambda done, of: None,
 ) -> GlobalAnalysis:
     """The training and the test images most similar to each prototype.
 
@@ -37,13 +38,21 @@ def global_analysis(
         count: how many of each; fewer if there are not so many.
         batch_size: images that the network sees at a time.
         workers: processes that prepare batches.
+        report: called with how many images are done, of how many.
     """
-    found = []
+    found, done = [], 0
+
+    def watch(dataset: ImageDataset) -> Iterator[Batch]:
+        nonlocal done
+        for batch in batches(make_loader(dataset, batch_size, workers=workers)):
+            yield batch
+            done += len(batch.images)
+            report(done, len(train) + len(test))
+
     for dataset in (train, test):
         if dataset.augmented:
             raise UserError("a global analysis looks at images as they are, not augmented")
-        loader = make_loader(dataset, batch_size, workers=workers)
-        found.append(find_nearest(network, batches(loader), count).sightings(dataset))
+        found.append(find_nearest(network, watch(dataset), count).sightings(dataset))
     neighbours = [
         Neighbours(number, network.labels[number], *(split.get(number, ()) for split in found))
         for number in network.prototypes.tolist()

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dpp import losses, paths, records, runs
+from dpp import losses, records, runs
 from dpp.analysis import Network
 from dpp.backbones import make_backbone
 from dpp.data.loading import ImageDataset, batches, make_loader
@@ -108,9 +108,7 @@ def untrained(experiment: Experiment, source: Source) -> Network:
 
 def find_twin(run: Run, **changes) -> Run | None:
     """The finished run of an experiment with some fields changed, beside a run or committed."""
-    twin = replace(run.experiment, **changes)
-    committed = paths.RESULTS / twin.profile / "networks"
-    return runs.find(twin, run.folder.parent) or runs.find(twin, committed)
+    return runs.find_or_committed(replace(run.experiment, **changes), run.folder.parent)
 
 
 def stage_one_table(cells: Mapping[tuple, Sequence[Experiment]]) -> pd.DataFrame:

@@ -37,7 +37,7 @@ def get(experiment: Experiment | Ensemble, *, retrain: bool = False, **options) 
     """
     found = None if retrain else stored(experiment)
     if found is None:
-        run = (ensembles if isinstance(experiment, Ensemble) else runs).run(experiment, **options)
+        run = ensembles.module_of(experiment).run(experiment, **options)
         store(run)
         found = stored(run.experiment)
     return found

@@ -34,15 +34,6 @@ BARS = 5  # classes whose scores are shown
 TOP = 3  # prototypes of a class that are shown
 
 
-def explain_picture(network: Network, picture: Picture) -> Reasoning | TreePath:
-    """The path through a tree, or the reasoning for the classes with the highest scores."""
-    if network.is_tree:
-        return analysis.follow_tree(network, picture)
-    logits = network.inspect(picture.tensor[None]).logits[0]
-    best = logits.topk(min(BARS, len(logits))).indices.tolist()
-    return analysis.reason(network, picture, best)
-
-
 def draw(network: Network, explanation: Reasoning | TreePath, picture: np.ndarray) -> Figure:
     """The figure of an explanation of a picture (H, W, 3)."""
     sources = find_sources(network, used_prototypes(explanation))
@@ -266,7 +257,7 @@ def decisions(
 def decision(page: pages.Page, network: Network, record: Record) -> str:
     """One image and why it was given its class, and not its own if that is another."""
     picture, names = network.picture(record), network.source.class_names
-    explanation = explain_picture(network, picture)
+    explanation = analysis.explain(network, picture, count=BARS)
     if isinstance(explanation, Reasoning) and explanation.predicted != record.label:
         explanation = analysis.reason(network, picture, [explanation.predicted, record.label])
     sources = find_sources(network, used_prototypes(explanation))

@@ -64,13 +64,12 @@ class Run:
 
     def verify(self) -> None:
         """Raises a `UserError` if a file of the run is not what the run wrote."""
-        verify_manifest(self.manifest, self.folder)
-        for file, key in {
-            "experiment.json": "experiment",
-            "weights.safetensors": "weights",
-        }.items():
-            if checkpoints.digest(self.folder / file) != self.manifest.get(f"{key}_sha256"):
-                raise UserError(f"{self.folder / file} is not the one that the run wrote")
+        manifest = self.manifest
+        verify_manifest(manifest, self.folder)
+        for name in ("experiment.json", "weights.safetensors"):
+            known = manifest.get(f"{Path(name).stem}_sha256")
+            if checkpoints.digest(self.folder / name) != known:
+                raise UserError(f"{self.folder / name} is not the one that the run wrote")
         try:
             columns = set(self.metrics)
         except (OSError, ValueError) as error:
@@ -125,6 +124,12 @@ def open_run(folder: Path) -> Run:
     return Run(Experiment(**checkpoints.read_json(described)), folder)
 
 
+def find_or_committed(experiment: Experiment, root: Path | None = None) -> Run | None:
+    """The run of an experiment, if it is finished, or else is committed with the results."""
+    committed = paths.RESULTS / experiment.profile / "networks"
+    return find(experiment, root) or find(experiment, committed)
+
+
 def get(experiment: Experiment, **options) -> Run:
     """A run to look at: one that is there, or is committed with the results, or else trained.
 
@@ -132,9 +137,7 @@ def get(experiment: Experiment, **options) -> Run:
         experiment: what it is a run of.
         options: of `run`, for one that is neither.
     """
-    committed = paths.RESULTS / experiment.profile / "networks"
-    found = find(experiment, options.get("root")) or find(experiment, committed)
-    return found or run(experiment, **options)
+    return find_or_committed(experiment, options.get("root")) or run(experiment, **options)
 
 
 def choose(folder: str | Path, experiment: Experiment, **options) -> Run:

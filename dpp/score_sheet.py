@@ -41,7 +41,7 @@ def explain(
     """
     if classes:
         return analysis.explain(network, picture, classes)
-    found = report.explain_picture(network, picture)
+    found = analysis.explain(network, picture, count=report.BARS)
     if isinstance(found, TreePath) or found.label in (None, found.predicted):
         return found
     two = [found.predicted, found.label]

@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from test_runs import tiny
 from tiny_data import write_folder
 
-from dpp import report, runs
+from dpp import analysis, report, runs
 from dpp.analysis import Network
 from dpp.errors import UserError
 from dpp.explanations import Reasoning, TreePath
@@ -157,7 +157,7 @@ def test_explanation_of_each_network_is_drawn(run, photographs):
         return
     network = Network.of(run)
     picture = network.picture(photographs / "kind_0" / "3.png")
-    explanation = report.explain_picture(network, picture)
+    explanation = analysis.explain(network, picture, count=report.BARS)
     kind = TreePath if run.experiment.model == "prototree" else Reasoning
     assert isinstance(explanation, kind)
     assert report.draw(network, explanation, picture.pixels).axes

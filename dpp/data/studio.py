@@ -179,7 +179,7 @@ def _check_stamp(folder: Path, wanted: dict) -> Path:
 
 
 def _draw_all(folder, name, settings, tasks, draw, workers) -> list[Note]:
-    workers = _cores() if workers is None else workers
+    workers = count_cores() if workers is None else workers
     shared = (folder, name, settings.seed, settings.image_size, settings.pose, draw)
     alone = len(tasks) < WORTH_A_POOL or multiprocessing.current_process().daemon
     if workers == 1 or alone:
@@ -210,7 +210,8 @@ def _draw_some(shared, tasks: Sequence[Task]) -> list[Note]:
     return notes
 
 
-def _cores() -> int:
+def count_cores() -> int:
+    """Those that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

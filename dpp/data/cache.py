@@ -121,7 +121,8 @@ def fill(pixels: np.ndarray, records: Sequence[Record], size: int, crop_to_box: 
     workers = os.cpu_count() or 1
     with (
         ThreadPoolExecutor(workers) as pool,  # Pillow decodes and resizes outside the lock
-        tqdm(total=len(records), desc="decoding", unit="image", disable=None) as bar,
+        # Shown only where it lasts: a notebook's stored output must not depend on what is kept.
+        tqdm(total=len(records), desc="decoding", unit="image", disable=None, delay=10) as bar,
     ):
         todo = iter(range(len(records)))
         # A few chunks in flight at a time, so that memory stays small.

@@ -19,7 +19,7 @@ BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
 help:
 	@echo "make reproduce   make the paper's tables and figures: PROFILE=smoke|mini|paper ONLY=names JOBS=n"
 	@echo "                 SET=\"name=value\" (no spaces in it) changes the notebooks' parameters"
-	@echo "make test        lint, unit tests, notebook checks, and the smoke profile from nothing"
+	@echo "make test        lint, unit and browser tests, notebook checks, the smoke profile from nothing"
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make test-browser the prototype browser in Chromium, through JupyterLab"
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
@@ -57,7 +57,7 @@ reproduce: $(BUILT)
 	@$(BIN)/python -m dpp reproduce --profile "$(PROFILE)" $(foreach name,$(ONLY),--only "$(name)") \
 	  $(foreach pair,$(SET),--set "$(pair)") $(if $(JOBS),--jobs "$(JOBS)")
 
-test: lint unit notebooks smoke
+test: lint unit test-browser notebooks smoke
 
 lint: $(BUILT)
 	@$(BIN)/ruff check --quiet .
@@ -88,10 +88,13 @@ cuda: $(BUILT)
 execute: $(BUILT)
 	@cd notebooks && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace \
 	  --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False \
+	  --NotebookExporter.preprocessors=dpp.notebooks.keep_pictures \
 	  $(if $(ONLY),$(addsuffix .ipynb,$(basename $(ONLY))),*.ipynb)
 
+# The committed records are read from a copy, so that what notebooks write changes no committed file.
 notebooks: $(BUILT)
-	@$(BIN)/python -m pytest --nbval notebooks
+	@rm -rf build/nbval && mkdir -p build/nbval/mini && cp results/mini/*.csv build/nbval/mini
+	@DPP_RESULTS=$(CURDIR)/build/nbval $(BIN)/python -m pytest --nbval notebooks
 
 smoke: $(BUILT)
 	@rm -rf build/smoke

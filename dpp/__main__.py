@@ -60,12 +60,12 @@ def run_train(arguments: argparse.Namespace) -> int:
 
 def run_explain(arguments: argparse.Namespace) -> int:
     from dpp import runs, score_sheet
-    from dpp.analysis import Network
+    from dpp.analysis import Network, explain
 
     run = runs.choose(arguments.run_folder, example_experiment())
     network = Network.of(run, runs.choose_device(arguments.device))
     picture = score_sheet.find_picture(network, arguments.image)
-    explanation = score_sheet.explain(network, picture, arguments.classes)
+    explanation = explain(network, picture, arguments.classes)
     shown = len(arguments.classes) or score_sheet.SHOWN
     written = score_sheet.write(network, picture, explanation, arguments.out)
     print(score_sheet.as_text(explanation, network.source.class_names, shown))

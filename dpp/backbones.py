@@ -10,8 +10,10 @@ DenseNet has a 3x3 stem without stride, and its 4x4 map is upsampled.
 The state dict of a full network has torchvision's own keys, but for the head's.
 """
 
+import copy
 import re
 from collections import OrderedDict
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -150,14 +152,7 @@ def make_backbone(
         raise UserError(f"{name} has no ImageNet weights: choose none, or the path of a file")
     downloaded = _download(name) if weights == "imagenet" else None
 
-    # Nothing but the layers that stay gets memory: VGG's head would take half a gigabyte. RegNets
-    # compute their widths with tensors, so they cannot be built on the meta device.
-    with torch.device("cpu" if name.startswith("regnet") else "meta"):
-        network = _slim_network(name) if name in SLIM else models.get_model(name)
-        if stacked_branch:
-            network.layer4.append(Bottleneck(2048, 512))
-    layers = _without_head(network.to("meta"))
-    backbone = Backbone(name, layers, stride=8 if name in SLIM else 16)
+    backbone = copy.deepcopy(_without_memory(name, stacked_branch))
     backbone.to_empty(device=torch.get_default_device()).to(memory_format=torch.channels_last)
     _initialise(backbone)
     if downloaded:
@@ -165,6 +160,21 @@ def make_backbone(
     elif weights != "none":
         load_weights(backbone, weights)
     return backbone
+
+
+@cache
+def _without_memory(name: str, stacked_branch: bool) -> Backbone:
+    """A backbone on the meta device. It is made once, since its real pass takes a while.
+
+    Nothing but the layers that stay ever gets memory: VGG's head would take half a gigabyte.
+    RegNets compute their widths with tensors, so they cannot be built on the meta device.
+    """
+    with torch.device("cpu" if name.startswith("regnet") else "meta"):
+        network = _slim_network(name) if name in SLIM else models.get_model(name)
+        if stacked_branch:
+            network.layer4.append(Bottleneck(2048, 512))
+    layers = _without_head(network.to("meta"))
+    return Backbone(name, layers, stride=8 if name in SLIM else 16)
 
 
 def load_weights(backbone: Backbone, path: str | Path) -> None:

@@ -8,6 +8,7 @@ what follows from other fields, such as ten prototypes of a class where they are
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -84,6 +85,8 @@ class Experiment:
         _check_choice("model", self.model, MODELS)
         _check_choice("last_layer", self.last_layer, LAST_LAYERS)
         _check_choice("precision", self.precision, PRECISIONS)
+        if self.margin >= math.pi:
+            raise UserError(f"margin: expected an angle below pi, got {self.margin:g}")
         if self.warm_epochs + self.second_warm_epochs > self.epochs:
             raise UserError(
                 f"{self.warm_epochs} + {self.second_warm_epochs} warm epochs do not fit into "

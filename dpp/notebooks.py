@@ -2,8 +2,10 @@
 
 import ast
 import hashlib
+import multiprocessing
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import nbformat
@@ -12,6 +14,8 @@ from dpp.errors import UserError
 from dpp.paths import NOTEBOOKS, PACKAGE, results
 
 QUIET = ["--IPKernelApp.log_level=40"]  # errors alone: kernels warn about their transport
+READ = ("runs.csv", "epochs.csv", "operator_benchmark.csv")  # of results, by notebooks
+WIDGETS = "application/vnd.jupyter.widget-view+json"
 
 
 def find(names: Iterable[str] = ()) -> list[Path]:
@@ -72,7 +76,7 @@ def values(notebook: Path, profile: str, settings: Mapping[str, str]) -> dict:
     return defaults | named | read_settings(notebook, settings)
 
 
-def execute(work: Mapping[Path, dict], folder: Path) -> list[Path]:
+def execute(work: Mapping[Path, dict], folder: Path, jobs: int = 1) -> list[Path]:
     """Runs notebooks with papermill; the executed copies go to a folder.
 
     One that was executed before with the same parameters, code and records is left as it is; one
@@ -81,39 +85,61 @@ def execute(work: Mapping[Path, dict], folder: Path) -> list[Path]:
     Args:
         work: parameters by notebook.
         folder: for the copies.
+        jobs: notebooks at a time.
 
     Returns:
         The notebooks that failed.
     """
-    import papermill
-
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
-    for number, (path, given) in enumerate(work.items(), start=1):
-        executed, stamp = folder / path.name, _stamp(path, given)
-        if _stamp_of(executed) == stamp:
-            print(f"[{number}/{len(work)}] {path.stem}: as it was -> {executed}", flush=True)
-            continue
-        print(f"[{number}/{len(work)}] {path.stem}", flush=True)
-        started = time.perf_counter()
-        try:
-            done = papermill.execute_notebook(
-                str(path), str(executed), given, cwd=str(NOTEBOOKS), extra_arguments=QUIET
-            )
-        except papermill.PapermillExecutionError as error:
-            failed.append(path)
-            print(f"      failed: {error.ename}: {error.evalue}; see {executed}", flush=True)
-        else:
-            done.metadata["dpp"] = _stamp(path, given)  # what it read, it may have written itself
-            nbformat.write(done, executed)
-            print(f"      {time.perf_counter() - started:.0f} s -> {executed}", flush=True)
+    print(f"{len(work)} notebooks", flush=True)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        started = {
+            pool.submit(_execute_one, path, given, folder / path.name): path
+            for path, given in work.items()
+        }
+        for number, done in enumerate(as_completed(started), start=1):
+            path, (worked, said) = started[done], done.result()
+            print(f"[{number}/{len(work)}] {path.stem}: {said}", flush=True)
+            failed += [] if worked else [path]
     return failed
+
+
+def _execute_one(path: Path, given: dict, executed: Path) -> tuple[bool, str]:
+    """In a process of its own; says whether it worked, and what to print."""
+    import papermill
+
+    if _stamp_of(executed) == _stamp(path, given):
+        return True, f"as it was -> {executed}"
+    started = time.perf_counter()
+    options = {"cwd": str(NOTEBOOKS), "extra_arguments": QUIET, "progress_bar": False}
+    try:
+        done = papermill.execute_notebook(str(path), str(executed), given, **options)
+    except papermill.PapermillExecutionError as error:
+        return False, f"failed: {error.ename}: {error.evalue}; see {executed}"
+    done.metadata["dpp"] = _stamp(path, given)  # what it read, it may have written itself
+    nbformat.write(keep_pictures(done)[0], executed)
+    return True, f"{time.perf_counter() - started:.0f} s -> {executed}"
+
+
+def keep_pictures(notebook: nbformat.NotebookNode, resources: dict | None = None):
+    """Leaves out widgets that come with a picture of themselves, as nbconvert's preprocessors do.
+
+    Their kernel is gone when a stored notebook is opened, and where JupyterLab has a choice it
+    shows an error in their place, not the picture.
+    """
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                output.data.pop(WIDGETS, None)
+    return notebook, resources
 
 
 def _stamp(notebook: Path, given: dict) -> str:
     """A digest of all that an executed notebook depends on."""
     code = [notebook, *sorted(PACKAGE.rglob("*.py")), *sorted(PACKAGE.glob("*.so"))]
-    read = sorted(results(given.get("profile", "mini")).glob("*.csv"))
+    records = results(given.get("profile", "mini"))
+    read = [path for name in READ if (path := records / name).exists()]
     digest = hashlib.sha256(repr(sorted(given.items())).encode())
     for path in (*code, *read):
         digest.update(path.read_bytes())

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from dpp.figures import PART_COLOURS
-from dpp.marked_pictures import Marked, part_style, tie_ends, view_of
+from dpp.figures.marked_pictures import Marked, part_style, tie_ends, view_of
 
 LARGEST = 320  # pixels a side, of a picture in a page
 SMALL = 128  # pixels a side, up to which a picture keeps its pixels

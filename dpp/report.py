@@ -10,16 +10,17 @@ import torch
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from dpp import analysis, audit, explanation_figures, figures, pages, tree_figures
-from dpp.analysis import Network
+from dpp import analysis, figures, pages
+from dpp.analysis import Network, audit
+from dpp.analysis.explanations import ClassScore, Reasoning, TreePath
 from dpp.data import catalogue
 from dpp.data.loading import batches, make_loader
 from dpp.data.pictures import Picture
 from dpp.data.records import Record
 from dpp.errors import UserError
 from dpp.experiments import Experiment
-from dpp.explanations import ClassScore, Reasoning, TreePath
-from dpp.marked_pictures import Marked, mark, number_text, shorten_name, verdict
+from dpp.figures import explanation_figures, tree_figures
+from dpp.figures.marked_pictures import Marked, mark, number_text, shorten_name, verdict
 from dpp.runs import Run, load_splits
 
 CURVES = {
@@ -30,7 +31,6 @@ CURVES = {
     "accuracy": ["accuracy", "validation_accuracy"],
     "median offset, cells": ["validation_offset"],
 }
-BARS = 5  # classes whose scores are shown
 TOP = 3  # prototypes of a class that are shown
 
 
@@ -257,9 +257,7 @@ def decisions(
 def decision(page: pages.Page, network: Network, record: Record) -> str:
     """One image and why it was given its class, and not its own if that is another."""
     picture, names = network.picture(record), network.source.class_names
-    explanation = analysis.explain(network, picture, count=BARS)
-    if isinstance(explanation, Reasoning) and explanation.predicted != record.label:
-        explanation = analysis.reason(network, picture, [explanation.predicted, record.label])
+    explanation = analysis.explain(network, picture)
     sources = find_sources(network, used_prototypes(explanation))
     plain = page.show(record.id, Marked(picture.pixels), f"image {record.id}")
     caption = f"image {record.id}\n{verdict(explanation, names)}"

@@ -9,11 +9,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from dpp import campaign, notebooks, paths, plans, records, tables
+from dpp import campaign, notebooks, paths, plans, records, runs, tables
 from dpp.errors import UserError
-from dpp.experiments import make_experiment
+from dpp.experiments import example_experiment, make_experiment
 from dpp.profiles import check_profile
 
+# How the networks that a notebook explains differ from the example.
+RIGID, TREE, PATCHES = {"deformable": False}, {"model": "prototree"}, {"model": "protopnet"}
+EXPLAINED = {
+    "08_reasoning_process": ({}, RIGID, PATCHES, TREE),
+    "09_local_analysis": ({}, RIGID),
+    "10_global_analysis": ({},),
+    "11_latent_space": ({},),
+    "12_browse_prototypes": ({}, RIGID),
+}
 TOLERANCE = 8.0  # percentage points: by how much a run's accuracy may differ on another machine
 
 
@@ -29,7 +38,7 @@ def reproduce(
         profile: passed to every notebook that has a parameter of that name.
         only: see `notebooks.find`.
         settings: parameters by name, as text; every chosen notebook must have them.
-        jobs: runs at a time; 0 for one for each core or GPU.
+        jobs: runs, then notebooks, at a time; 0 for one for each core or GPU.
 
     Returns:
         Whether all of it worked.
@@ -48,7 +57,8 @@ def reproduce(
 
     wanted = [plan for found in asked.values() for cells in found.values() for plan in flat(cells)]
     failed = campaign.carry_out([*others, *wanted], jobs=jobs, keep=records.store)
-    stuck = notebooks.execute(work, results / profile / "notebooks")
+    at_a_time, _ = campaign.choose_jobs(jobs)
+    stuck = notebooks.execute(work, results / profile / "notebooks", at_a_time)
     for cells in asked.values():
         for table, planned in cells.items():
             print(f"\n{tables.as_text(tables.compare(table, planned))}")
@@ -73,14 +83,17 @@ def flat(cells: Mapping) -> list[plans.Plan]:
 
 
 def of_notebook(stem: str, values: Mapping) -> list[plans.Plan]:
-    """The runs that a notebook without a table wants."""
-    if stem != "03_train":
-        return []
-    return [
-        make_experiment(values["profile"], backbone=backbone, seed=values["seed"], **changes)
-        for backbone in values["backbones"]
-        for changes in ({"kernel_size": values["kernel_size"]}, {"model": "cnn"})
-    ]
+    """The runs that a notebook without a table wants, and that are not committed."""
+    if stem == "03_train":
+        return [
+            make_experiment(values["profile"], backbone=backbone, seed=values["seed"], **changes)
+            for backbone in values["backbones"]
+            for changes in ({"kernel_size": values["kernel_size"]}, {"model": "cnn"})
+        ]
+    seed = values.get("seed", 0)
+    kinds = EXPLAINED.get(stem, ()) if not values.get("run") else ()
+    wanted = [example_experiment(values["profile"], seed=seed, **changes) for changes in kinds]
+    return [experiment for experiment in wanted if not runs.find_or_committed(experiment)]
 
 
 def check_writable(folder: Path) -> None:

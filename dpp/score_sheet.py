@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dpp import analysis, explanations, figures, report
-from dpp.analysis import Network
+from dpp import figures, report
+from dpp.analysis import Network, explanations
+from dpp.analysis.explanations import ClassScore, Reasoning, TreePath
 from dpp.data.pictures import Picture
 from dpp.errors import UserError
-from dpp.explanations import ClassScore, Reasoning, TreePath
-from dpp.marked_pictures import number_text, shorten_name, verdict
+from dpp.figures.marked_pictures import number_text, shorten_name, verdict
 
 SHOWN = 2  # classes that are told if none are chosen
 
@@ -26,27 +26,6 @@ def find_picture(network: Network, image: str) -> Picture:
             f"which are like {some}"
         )
     return network.picture(record)
-
-
-def explain(
-    network: Network, picture: Picture, classes: Sequence[str] = ()
-) -> Reasoning | TreePath:
-    """Why a picture has the scores of some classes.
-
-    Args:
-        network: with prototypes.
-        picture: from `find_picture`.
-        classes: names; by default those with the highest scores, the true one second if the
-            network is wrong.
-    """
-    if classes:
-        return analysis.explain(network, picture, classes)
-    found = analysis.explain(network, picture, count=report.BARS)
-    if isinstance(found, TreePath) or found.label in (None, found.predicted):
-        return found
-    two = [found.predicted, found.label]
-    others = [one.label for one in found.classes if one.label not in two]
-    return analysis.reason(network, picture, [*two, *others][: report.BARS])
 
 
 def write(

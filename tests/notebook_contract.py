@@ -4,6 +4,8 @@ import ast
 import base64
 import re
 
+from dpp.notebooks import WIDGETS
+
 IGNORED = "nbval-ignore-output"
 ABSOLUTE_PATH = re.compile(
     r"(?<![\w.~:/])(/(?:home|root|tmp|usr|opt|mnt|var|work|Users)/|[A-Z]:\\)"
@@ -83,6 +85,8 @@ def cell_violations(cell: dict) -> list[str]:
             continue
         if ABSOLUTE_PATH.search(output_text(output)):
             found.append(f"absolute path in an output of {cell['source'][:60]!r}")
+        if WIDGETS in output.get("data", {}):
+            found.append(f"widgets without a kernel after {cell['source'][:60]!r}")
         picture = output.get("data", {}).get("image/png")
         if picture and len(base64.b64decode(picture)) > LARGEST_FIGURE:
             found.append(f"figure over {LARGEST_FIGURE} bytes after {cell['source'][:60]!r}")

@@ -20,10 +20,11 @@ from tiny_analysis import (
 )
 from tiny_network import TinyBackbone
 
-from dpp import explanations, pruning, runs
+from dpp import pruning, runs
 from dpp.analysis import (
     Network,
     explain,
+    explanations,
     find_origin,
     follow_tree,
     load_picture,
@@ -31,12 +32,12 @@ from dpp.analysis import (
     read_origins,
     reason,
 )
+from dpp.analysis.explanations import ClassScore
 from dpp.baselines.plain_cnn import PlainCNN
 from dpp.baselines.prototree import ProtoTree
 from dpp.data.records import Source
 from dpp.data.transforms import Geometry
 from dpp.errors import UserError
-from dpp.explanations import ClassScore
 from dpp.reference import resting_places
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,17 +16,18 @@ from PIL import Image
 from tiny_analysis import ask, ask_projected, make_data, make_model
 from tiny_network import TinyBackbone
 
-from dpp import analysis, browser_figures, browser_screens, browsing, ops, paper_figures, report
+from dpp import analysis, ops, report
+from dpp.analysis.global_analysis import global_analysis
 from dpp.baselines.prototree import ProtoTree
-from dpp.browser import Browser, show
-from dpp.browser_screens import VIEWS, export
-from dpp.browser_session import Session
-from dpp.browser_texts import sheet_rows
-from dpp.browsing import Changes, Subject, change, class_scores, place_prototype
+from dpp.browser import Browser, drawings, screens, show, workbench
+from dpp.browser.screens import VIEWS, export
+from dpp.browser.session import Session
+from dpp.browser.texts import sheet_rows
+from dpp.browser.workbench import Changes, Subject, change, class_scores, place_prototype
 from dpp.errors import UserError
 from dpp.experiments import make_experiment
-from dpp.global_analysis import global_analysis
-from dpp.marked_pictures import mark
+from dpp.figures import paper_figures
+from dpp.figures.marked_pictures import mark
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +114,12 @@ def test_features_are_computed_once_for_an_image(session):
     for centre in ((0, 0), (1, 2), (3, 3)):
         session.set_centre(*centre)
         for view in ("Image", "Move the centre", "What if"):
-            browser_screens.show(session, view)
+            screens.show(session, view)
     assert len(looked) == 1
 
 
 def test_click_on_the_image_and_on_the_map_sets_the_cell_under_it(session):
-    screen = browser_screens.show(session, "Move the centre")
+    screen = screens.show(session, "Move the centre")
     areas = {area.name: area for area in screen.first.areas}
     left, top, right, bottom = areas["map"].extent
     for row, column in ((0, 0), (2, 3), (3, 1)):
@@ -271,9 +272,9 @@ def test_every_view_shows_something_or_says_why_not(data, kind, projected):
     for view in VIEWS:
         if view == "Move the centre" and kind != "deformable":
             with pytest.raises(UserError, match="choose a deformable run"):
-                browser_screens.show(session, view)
+                screens.show(session, view)
             continue
-        screen = browser_screens.show(session, view)
+        screen = screens.show(session, view)
         assert screen.text
         assert json.loads(json.dumps(screen.data))["view"] == view
         Image.open(io.BytesIO(screen.picture())).verify()
@@ -283,16 +284,16 @@ def test_figures_are_those_that_the_notebooks_draw(session):
     session.find_neighbours()
     session.whole = True
     network, picture = session.subject.network, session.picture()
-    image = browser_screens.show(session, "Image")
+    image = screens.show(session, "Image")
     (match,) = [one for one in session.sheet().matches if one.prototype == session.prototype]
     source = report.find_sources(network, [match.prototype])[match.prototype].marked
     pair = mark(picture.pixels, match), source, match.similarity
     figure = paper_figures.comparison({f"prototype {match.prototype}": pair})
-    assert image.first.png == browser_figures.render(figure)[0]
+    assert image.first.png == drawings.render(figure)[0]
     labels = np.argsort(-session.scores(), kind="stable")[:5].tolist()
     reasoning = analysis.reason(network, picture, labels)
     figure = report.draw(network, reasoning, picture.pixels)
-    assert image.second.png == browser_figures.render(figure)[0]
+    assert image.second.png == drawings.render(figure)[0]
 
 
 def test_comparison_shows_both_runs_on_one_image(browser):
@@ -335,7 +336,7 @@ def test_error_that_is_no_mistake_of_the_user_is_said_and_raised(browser, monkey
 def test_upload_is_what_the_network_sees_of_the_same_file(subject, tmp_path):
     path = tmp_path / "bird.png"
     path.write_bytes(png())
-    found = browsing.read_upload(subject.network, "bird.png", path.read_bytes())
+    found = workbench.read_upload(subject.network, "bird.png", path.read_bytes())
     expected = subject.network.picture(path)
     assert torch.equal(found.tensor, expected.tensor)
     assert (found.pixels == expected.pixels).all()
@@ -346,7 +347,7 @@ def test_large_upload_is_shown_smaller_and_boxes_follow(subject, tmp_path):
     path = tmp_path / "large.png"
     path.write_bytes(flat_png(3000, 1500))
     whole = subject.network.picture(path)
-    small = browsing.read_upload(subject.network, "large.png", path.read_bytes())
+    small = workbench.read_upload(subject.network, "large.png", path.read_bytes())
     assert small.size == (1200, 600)
     assert torch.equal(small.tensor, whole.tensor)
     one, other = (
@@ -434,7 +435,7 @@ def test_exports_equal_what_is_shown(browser):
 
 def test_export_to_a_folder_that_cannot_be_made_is_said(session, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    screen = browser_screens.show(session, "What if")
+    screen = screens.show(session, "What if")
     with pytest.raises(UserError, match="could not be written"):
         export(session, screen, tmp_path / "file" / "exports")
 

@@ -9,9 +9,9 @@ from PIL import Image
 from test_runs import tiny
 
 from dpp import __main__ as command_line
-from dpp import explanations, runs, score_sheet
-from dpp.analysis import Network
-from dpp.explanations import Reasoning, TreePath
+from dpp import runs
+from dpp.analysis import Network, explain, explanations
+from dpp.analysis.explanations import Reasoning, TreePath
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}
@@ -143,9 +143,7 @@ def test_folder_that_cannot_be_written_to_is_refused(dpp, trained, tmp_path):
 
 def test_true_class_comes_second_if_the_network_is_wrong(trained):
     network = Network.of(trained)
-    found = [
-        score_sheet.explain(network, network.picture(record)) for record in trained.source.test
-    ]
+    found = [explain(network, network.picture(record)) for record in trained.source.test]
     wrong = [one for one in found if one.predicted != one.label]
     assert wrong and all(one.classes[0].label == one.predicted for one in found)
     assert all(one.classes[1].label == one.label for one in wrong)

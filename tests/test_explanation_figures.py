@@ -12,14 +12,14 @@ from matplotlib.patches import Rectangle
 from tiny_analysis import ask, ask_projected, make_data
 from tiny_network import TinyBackbone
 
-from dpp import explanation_figures, figure_data, figures, paper_figures, tree_figures
-from dpp.analysis import find_origin, follow_tree, local_analysis, reason
+from dpp import figures
+from dpp.analysis import figure_data, find_origin, follow_tree, local_analysis, reason
+from dpp.analysis.explanations import Audit, PartShare, Share
+from dpp.analysis.global_analysis import global_analysis
 from dpp.baselines.prototree import ProtoTree
 from dpp.errors import UserError
-from dpp.explanations import Audit, PartShare, Share
-from dpp.figures import PART_COLOURS
-from dpp.global_analysis import global_analysis
-from dpp.marked_pictures import (
+from dpp.figures import PART_COLOURS, explanation_figures, paper_figures, tree_figures
+from dpp.figures.marked_pictures import (
     Marked,
     draw_marked,
     mark,

@@ -12,14 +12,15 @@ from tiny_analysis import KINDS, ask, ask_projected, make_data, make_model
 from tiny_network import TinyBackbone
 from torch import nn
 
-from dpp import audit, explanations, runs
+from dpp import runs
+from dpp.analysis import audit, explanations
+from dpp.analysis.explanations import Accuracy, Share
+from dpp.analysis.global_analysis import Nearest, find_nearest, global_analysis
 from dpp.baselines.prototree import ProtoTree
 from dpp.data.loading import batches, make_loader
 from dpp.data.records import Box, Part, Record
 from dpp.data.transforms import Geometry
 from dpp.errors import UserError
-from dpp.explanations import Accuracy, Share
-from dpp.global_analysis import Nearest, find_nearest, global_analysis
 from dpp.projection import Origin, file_digest
 
 pytestmark = pytest.mark.usefixtures("one_thread")

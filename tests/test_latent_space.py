@@ -10,14 +10,16 @@ import pytest
 import torch
 from tiny_analysis import ask, ask_projected, make_data, make_model
 
-from dpp import audit, checkpoints, latent_figures, latent_space, losses, paths, records, runs
+from dpp import checkpoints, losses, paths, records, runs
+from dpp.analysis import audit, latent_space
+from dpp.analysis.explanations import GlobalAnalysis, Neighbours, Share, Sighting
+from dpp.analysis.global_analysis import chance_share, own_shares, select
+from dpp.analysis.latent_space import Angles
 from dpp.data.loading import ImageDataset
 from dpp.data.records import Record
 from dpp.errors import UserError
 from dpp.experiments import make_experiment
-from dpp.explanations import GlobalAnalysis, Neighbours, Share, Sighting
-from dpp.global_analysis import chance_share, own_shares, select
-from dpp.latent_space import Angles
+from dpp.figures import latent_figures
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -80,6 +80,7 @@ def append(text):
         (append('\nfolder: str = "/home/me/data"  # mine'), "absolute path in a cell"),
         (lambda cells: add_output(cells, **{"text/plain": "/home/me"}), "absolute path in an out"),
         (lambda cells: add_output(cells, **{"image/png": "A" * 400_000}), "figure over"),
+        (lambda cells: add_output(cells, **{notebooks.WIDGETS: {"model_id": ""}}), "widgets"),
         (lambda cells: cells.pop(0), "title"),
         (lambda cells: cells.__delitem__(slice(-2, None)), "What we found"),
     ],
@@ -89,6 +90,17 @@ def test_contract_barks_at(damage, complaint):
     notebook = copy.deepcopy(nbformat.read(FIRST, as_version=4))
     damage(notebook.cells)
     assert any(complaint in found for found in violations(notebook))
+
+
+def test_widgets_leave_their_picture_in_a_stored_notebook():
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell()])
+    bundles = {"image/png": "AAAA", notebooks.WIDGETS: {}}, {notebooks.WIDGETS: {}}
+    notebook.cells[0].outputs = [nbformat.v4.new_output("display_data", data=it) for it in bundles]
+    kept, _ = notebooks.keep_pictures(notebook)
+    assert [set(output.data) for output in kept.cells[0].outputs] == [
+        {"image/png"},
+        {notebooks.WIDGETS},
+    ]
 
 
 def test_nbval_fails_when_a_stored_number_is_altered(tmp_path):

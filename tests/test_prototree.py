@@ -10,6 +10,7 @@ from tiny_network import Enough, TinyBackbone, make_tiny_splits, stop_after
 from torch import Tensor
 
 from dpp.analysis import Network, Picture, follow_tree
+from dpp.analysis.explanations import TreePath
 from dpp.baselines import prototree
 from dpp.baselines.prototree import METHOD, Leaves, ProtoTree
 from dpp.data.loading import batches, make_loader
@@ -17,7 +18,6 @@ from dpp.data.records import Box, Source
 from dpp.data.transforms import Geometry
 from dpp.errors import UserError
 from dpp.experiments import make_experiment
-from dpp.explanations import TreePath
 from dpp.training import Phase, Schedule, Trainer
 
 IMAGES = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0)).double()

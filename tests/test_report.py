@@ -13,8 +13,8 @@ from tiny_data import write_folder
 
 from dpp import analysis, report, runs
 from dpp.analysis import Network
+from dpp.analysis.explanations import Reasoning, TreePath
 from dpp.errors import UserError
-from dpp.explanations import Reasoning, TreePath
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ODD = "<b>bold & “odd”"  # a class's name
@@ -157,7 +157,7 @@ def test_explanation_of_each_network_is_drawn(run, photographs):
         return
     network = Network.of(run)
     picture = network.picture(photographs / "kind_0" / "3.png")
-    explanation = analysis.explain(network, picture, count=report.BARS)
+    explanation = analysis.explain(network, picture)
     kind = TreePath if run.experiment.model == "prototree" else Reasoning
     assert isinstance(explanation, kind)
     assert report.draw(network, explanation, picture.pixels).axes

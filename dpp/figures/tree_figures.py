@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpp.explanations import Step, TreePath
+from dpp.analysis.explanations import Step, TreePath
 from dpp.figures import PART_COLOURS
-from dpp.marked_pictures import (
+from dpp.figures.marked_pictures import (
     PAGE,
     SMALL,
     TEXT,

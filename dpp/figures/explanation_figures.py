@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from dpp.explanations import (
+from dpp.analysis.explanations import (
     Audit,
     ClassScore,
     LocalAnalysis,
@@ -18,7 +18,7 @@ from dpp.explanations import (
     Sighting,
 )
 from dpp.figures import PART_COLOURS
-from dpp.marked_pictures import (
+from dpp.figures.marked_pictures import (
     PAGE,
     SMALL,
     TEXT,

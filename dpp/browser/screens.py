@@ -13,12 +13,14 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dpp import analysis, browsing, checkpoints, explanation_figures, paper_figures, report
-from dpp.browser_figures import Area, best, placement, prototype_card, render, score_change
-from dpp.browser_session import Session
-from dpp.browser_texts import centre_text, changes_text, describe_changes, run_text, verdict_text
-from dpp.marked_pictures import mark, shorten_name
-from dpp.report import BARS
+from dpp import analysis, checkpoints, report
+from dpp.analysis import EXPLAINED
+from dpp.browser import workbench
+from dpp.browser.drawings import Area, best, placement, prototype_card, render, score_change
+from dpp.browser.session import Session
+from dpp.browser.texts import centre_text, changes_text, describe_changes, run_text, verdict_text
+from dpp.figures import explanation_figures, paper_figures
+from dpp.figures.marked_pictures import mark, shorten_name
 
 COLOURS = 64  # of a small picture
 
@@ -141,7 +143,7 @@ def show_image(session: Session):
         words = f"The parts of {title} on the image and on its source"
         first = draw(paper_figures.comparison({title: pair}), words)
     if session.whole:
-        reasoning = analysis.reason(network, picture, best(scores, BARS))
+        reasoning = analysis.reason(network, picture, best(scores, EXPLAINED))
         words = "Why the image is of the first class, and why not of the second"
         second = draw(report.draw(network, reasoning, picture.pixels), words)
     data = {
@@ -165,8 +167,8 @@ def show_centre(session: Session):
 def show_changes(session: Session):
     """The class scores as they are, and with what is tried out."""
     network, picture, names = session.subject.network, session.picture(), session.subject.names
-    changed = browsing.change(network, session.changes)
-    before, after = (browsing.class_scores(one, picture) for one in (network, changed))
+    changed = workbench.change(network, session.changes)
+    before, after = (workbench.class_scores(one, picture) for one in (network, changed))
     first = draw(
         score_change(before, after, names), "The class scores as they are and with the changes"
     )
@@ -181,11 +183,11 @@ def show_comparison(session: Session):
     pairs, texts, data = {}, [], {}
     for name in dict.fromkeys((session.run, session.other)):
         subject, picture, sheet = session.open(name), session.picture(name), session.sheet(name)
-        scores = browsing.class_scores(subject.network, picture)
+        scores = workbench.class_scores(subject.network, picture)
         match = sheet.matches[0]
         if source := session.source(name, match.prototype):
             pairs[name] = mark(picture.pixels, match), source, match.similarity
-        texts.append(run_text(name, picture, scores, subject.names, best(scores, BARS)))
+        texts.append(run_text(name, picture, scores, subject.names, best(scores, EXPLAINED)))
         data[name] = {"scores": scores.tolist(), "sheet": asdict(sheet)}
     words = f"The best prototype of {session.run} and of {session.other} on the image"
     first = draw(paper_figures.comparison(pairs), words) if pairs else None

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
 from matplotlib.transforms import Bbox, TransformedBbox
 
-from dpp.explanations import Match, Reasoning, Sighting, TreePath
+from dpp.analysis.explanations import Match, Reasoning, Sighting, TreePath
 from dpp.figures import PART_COLOURS
 
 STROKE = 1.3  # points, of a part's outline, which lies within its box

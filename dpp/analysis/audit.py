@@ -13,11 +13,11 @@ import pandas as pd
 import torch
 
 from dpp.analysis import Network, check_origin
+from dpp.analysis.explanations import Accuracy, Audit, PartShare, Share
 from dpp.data.loading import Batch
 from dpp.data.records import Record
 from dpp.data.transforms import Geometry
 from dpp.errors import UserError
-from dpp.explanations import Accuracy, Audit, PartShare, Share
 from dpp.pruning import find_duplicates
 from dpp.runs import Run
 

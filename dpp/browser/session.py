@@ -11,15 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpp import analysis, browsing, report
-from dpp.browser_figures import Area
-from dpp.browsing import Changes, Placement, Subject
+from dpp import analysis, report
+from dpp.analysis.explanations import ClassScore, GlobalAnalysis, Neighbours
+from dpp.analysis.global_analysis import global_analysis
+from dpp.browser import workbench
+from dpp.browser.drawings import Area
+from dpp.browser.workbench import Changes, Placement, Subject
 from dpp.data.pictures import Picture
 from dpp.data.records import Record
 from dpp.errors import UserError
-from dpp.explanations import ClassScore, GlobalAnalysis, Neighbours
-from dpp.global_analysis import global_analysis
-from dpp.marked_pictures import Marked
+from dpp.figures.marked_pictures import Marked
 from dpp.runs import Run
 
 NEAREST = 3  # images of a prototype, of each split
@@ -83,7 +84,7 @@ class Session:
 
     def upload(self, name: str, content: bytes) -> None:
         """A person's own picture; a bad one leaves all as it was."""
-        picture = browsing.read_upload(self.subject.network, name, content)
+        picture = workbench.read_upload(self.subject.network, name, content)
         self.image, self.centre, self.explained = (name, content), None, None
         self._pictures = {self.run: picture}
 
@@ -93,11 +94,11 @@ class Session:
         if run not in self._pictures:
             network = self.open(run).network
             if isinstance(self.image, tuple):
-                self._pictures[run] = browsing.read_upload(network, *self.image)
+                self._pictures[run] = workbench.read_upload(network, *self.image)
             else:
                 known = network.records.get(self.image.id)
                 mine = self.image if known == self.image else self.image.path
-                self._pictures[run] = browsing.fit_to_screen(network.picture(mine))
+                self._pictures[run] = workbench.fit_to_screen(network.picture(mine))
         return self._pictures[run]
 
     def move(self, rows: int, columns: int) -> None:
@@ -126,7 +127,7 @@ class Session:
     def placed(self) -> Placement:
         """The chosen prototype on the image, at the chosen centre."""
         network = self.subject.network
-        return browsing.place_prototype(network, self.picture(), self.prototype, self.centre)
+        return workbench.place_prototype(network, self.picture(), self.prototype, self.centre)
 
     def switch(self, off: bool) -> None:
         """Tries out the chosen prototype switched off, or on again."""
@@ -148,14 +149,14 @@ class Session:
         self.changes = Changes()
 
     def scores(self) -> np.ndarray:
-        return browsing.class_scores(self.subject.network, self.picture())
+        return workbench.class_scores(self.subject.network, self.picture())
 
     def sheet(self, run: str | None = None) -> ClassScore:
         """Why the image has the score of a class: the chosen one, or the predicted."""
         network, picture = self.open(run or self.run).network, self.picture(run)
         wanted = self.explained if run is None else None
         if wanted is None:
-            wanted = int(browsing.class_scores(network, picture).argmax())
+            wanted = int(workbench.class_scores(network, picture).argmax())
         return analysis.reason(network, picture, [wanted]).classes[0]
 
     def find_neighbours(self, report: Callable[[int, int], None] = lambda done, of: None) -> None:

@@ -1,4 +1,4 @@
-"""Figures 1 to 4 of the paper, drawn from a real network's arrays (`dpp.figure_data`)."""
+"""Figures 1 to 4 of the paper, drawn from a real network's arrays (`dpp.analysis.figure_data`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, ConnectionPatch, Polygon, Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
-from dpp.figure_data import Application, Block, LatentSpace
+from dpp.analysis.figure_data import Application, Block, LatentSpace
 from dpp.figures import PART_COLOURS
-from dpp.marked_pictures import (
+from dpp.figures.marked_pictures import (
     PAGE,
     SMALL,
     SOLID,

@@ -9,11 +9,11 @@ from torch import nn
 
 from dpp import ops
 from dpp.analysis import Network, find_matches, make_parts
+from dpp.analysis.explanations import Match
 from dpp.data.loading import ImageDataset
 from dpp.data.pictures import Picture
 from dpp.data.records import Box
 from dpp.errors import UserError
-from dpp.explanations import Match
 from dpp.model import DeformableProtoPNet
 from dpp.reference import resting_places
 

@@ -9,8 +9,8 @@ at. The paper draws it at gamma times the place; what a cell looks at is half a 
 and right in a VGG, and about half a cell further up and left in a ResNet, whose padded strides
 displace it (`dpp.backbones.Backbone.looks`). Boxes are drawn where cells look.
 
-The results are in `dpp.explanations`; nothing here draws. One code path serves all networks that
-have prototypes: each can `inspect` images and `find_parts` of prototypes on them.
+The results are in `dpp.analysis.explanations`; nothing here draws. One code path serves all
+networks that have prototypes: each can `inspect` images and `find_parts` of prototypes on them.
 """
 
 import copy
@@ -24,14 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpp.baselines.prototree import ProtoTree, labels_to_the_right
-from dpp.data.images import image_size
-from dpp.data.loading import to_device
-from dpp.data.pictures import Picture, load_picture
-from dpp.data.records import Box, Record, Source
-from dpp.data.transforms import Geometry
-from dpp.errors import UserError
-from dpp.explanations import (
+from dpp.analysis.explanations import (
     ClassScore,
     LocalAnalysis,
     Match,
@@ -41,9 +34,18 @@ from dpp.explanations import (
     Step,
     TreePath,
 )
+from dpp.baselines.prototree import ProtoTree, labels_to_the_right
+from dpp.data.images import image_size
+from dpp.data.loading import to_device
+from dpp.data.pictures import Picture, load_picture
+from dpp.data.records import Box, Record, Source
+from dpp.data.transforms import Geometry
+from dpp.errors import UserError
 from dpp.model import centre_cells
 from dpp.projection import Origin, file_digest
 from dpp.runs import Run
+
+EXPLAINED = 5  # classes, if none are named
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,16 +326,25 @@ def follow_tree(network: Network, picture: Picture, leaf: int | None = None) -> 
 def explain(
     network: Network,
     picture: Picture,
-    classes: Sequence[int | str] | None = None,
-    *,
-    count: int = 2,
+    classes: Sequence[int | str] = (),
 ) -> Reasoning | TreePath:
-    """Why an image was given its class, in whatever way the network came to it; see `reason`."""
+    """Why an image was given its class, in whatever way the network came to it.
+
+    Args:
+        network: with prototypes.
+        picture: from `Network.picture`.
+        classes: numbers or names; by default the `EXPLAINED` best, the true one second if the
+            network is wrong.
+    """
     if network.is_tree and classes:
         raise UserError(f"{network.name} is a tree, whose path is not about chosen classes")
     if network.is_tree:
         return follow_tree(network, picture)
-    return reason(network, picture, classes, count=count)
+    found = reason(network, picture, classes or None, count=EXPLAINED)
+    if classes or found.label in (None, found.predicted):
+        return found
+    order = dict.fromkeys([found.predicted, found.label, *(one.label for one in found.classes)])
+    return reason(network, picture, list(order)[:EXPLAINED])
 
 
 def _about(network: Network, output, picture: Picture) -> dict:

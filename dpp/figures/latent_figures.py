@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dpp.analysis.latent_space import Angles
 from dpp.figures import PART_COLOURS
-from dpp.latent_space import Angles
-from dpp.marked_pictures import PAGE, SMALL, TEXT, new_figure
+from dpp.figures.marked_pictures import PAGE, SMALL, TEXT, new_figure
 
 OWN, OTHER = PART_COLOURS[4], PART_COLOURS[5]
 BINS = 60

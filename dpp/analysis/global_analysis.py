@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from dpp.analysis import Network, make_parts
+from dpp.analysis.explanations import GlobalAnalysis, Neighbours, Share, Sighting
 from dpp.data.loading import Batch, ImageDataset, batches, make_loader
 from dpp.errors import UserError
-from dpp.explanations import GlobalAnalysis, Neighbours, Share, Sighting
 
 NOBODY = torch.iinfo(torch.int64).max  # the index of an image that is not there
 

@@ -3,7 +3,7 @@
     from dpp import browser, runs
     browser.show({"deformable": run, "rigid": other})
 
-Widgets hold no logic: what is chosen is in a `browser_session.Session`, which also makes every
+Widgets hold no logic: what is chosen is in a `session.Session`, which also makes every
 figure, text and number that is shown. `Browser.close` gives back all that a browser holds.
 """
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from dpp.browser_page import Figure, Upload
-from dpp.browser_screens import VIEWS, Screen, export
-from dpp.browser_screens import show as show_screen
-from dpp.browser_session import Session
-from dpp.browser_texts import sheet_rows, sheet_sum
-from dpp.browsing import LARGEST_FILE, Subject
+from dpp.browser.page import Figure, Upload
+from dpp.browser.screens import VIEWS, Screen, export
+from dpp.browser.screens import show as show_screen
+from dpp.browser.session import Session
+from dpp.browser.texts import sheet_rows, sheet_sum
+from dpp.browser.workbench import LARGEST_FILE, Subject
 from dpp.errors import UserError
-from dpp.marked_pictures import shorten_name
+from dpp.figures.marked_pictures import shorten_name
 from dpp.runs import Run
 
 SHEET = "Prototype, similarity × connection = points"

@@ -13,11 +13,11 @@ import torch
 
 from dpp import losses, records, runs
 from dpp.analysis import Network
+from dpp.analysis.figure_data import check_deformable
 from dpp.backbones import make_backbone
 from dpp.data.loading import ImageDataset, batches, make_loader
 from dpp.data.records import Source
 from dpp.experiments import Experiment
-from dpp.figure_data import check_deformable
 from dpp.methods import METHODS
 from dpp.runs import Run
 

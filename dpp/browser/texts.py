@@ -5,11 +5,11 @@ from html import escape
 
 import numpy as np
 
-from dpp import explanation_figures
-from dpp.browsing import Changes, Placement
+from dpp.analysis.explanations import ClassScore
+from dpp.browser.workbench import Changes, Placement
 from dpp.data.pictures import Picture
-from dpp.explanations import ClassScore
-from dpp.marked_pictures import number_text, part_style, shorten_name
+from dpp.figures import explanation_figures
+from dpp.figures.marked_pictures import number_text, part_style, shorten_name
 
 
 def verdict_text(picture: Picture, scores: np.ndarray, names: Sequence[str]) -> str:

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from dpp import ops
 from dpp.analysis import Network, find_matches
+from dpp.analysis.explanations import Match
+from dpp.analysis.figure_data import check_deformable
 from dpp.data.images import DAMAGE
 from dpp.data.loading import ImageDataset
 from dpp.data.pictures import Picture
 from dpp.data.records import Box
 from dpp.errors import UserError
-from dpp.explanations import Match
-from dpp.figure_data import check_deformable
 from dpp.model import Output
 from dpp.reference import resting_places
 from dpp.runs import Run, load_splits

@@ -8,10 +8,10 @@ nothing is built, nothing is loaded from elsewhere.
 import anywidget
 import traitlets
 
-from dpp.browsing import LARGEST_FILE
+from dpp.browser.workbench import LARGEST_FILE
 from dpp.paths import PACKAGE
 
-HERE = PACKAGE / "browser_page"  # given a path, anywidget keeps every widget to update it
+HERE = PACKAGE / "browser" / "page"  # given a path, anywidget keeps every widget to update it
 
 
 class Figure(anywidget.AnyWidget):

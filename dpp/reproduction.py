@@ -51,6 +51,9 @@ def reproduce(
     others = [plan for path, values in work.items() for plan in of_notebook(path.stem, values)]
     results = Path(os.environ.get("DPP_RESULTS") or paths.RESULTS / "reproduced").resolve()
     os.environ["DPP_RESULTS"] = str(results)
+    for name in ("DPP_RUNS", "DPP_DATA"):  # notebooks run in a folder of their own
+        if given := os.environ.get(name):
+            os.environ[name] = str(Path(given).expanduser().resolve())
     check_writable(results / profile)
     for line in records.set_aside_damaged(profile):
         print(line, flush=True)

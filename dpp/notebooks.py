@@ -92,7 +92,7 @@ def execute(work: Mapping[Path, dict], folder: Path, jobs: int = 1) -> list[Path
     """
     folder.mkdir(parents=True, exist_ok=True)
     failed = []
-    print(f"{len(work)} notebooks", flush=True)
+    print(f"{len(work)} notebook{'s' * (len(work) > 1)}", flush=True)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         started = {
             pool.submit(_execute_one, path, given, folder / path.name): path

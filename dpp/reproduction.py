@@ -23,7 +23,9 @@ EXPLAINED = {
     "11_latent_space": ({},),
     "12_browse_prototypes": ({}, RIGID),
 }
-TOLERANCE = 8.0  # percentage points: by how much a run's accuracy may differ on another machine
+# By how many percentage points a run's accuracy may differ on another machine: as much as one did
+# with other instructions, see results/estimates/other_instructions.csv.
+TOLERANCE = 8.0
 
 
 def reproduce(

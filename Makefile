@@ -105,7 +105,7 @@ status: $(BUILT)
 	@$(BIN)/python -m dpp status
 
 lab: $(BUILT)
-	@$(BIN)/jupyter lab --notebook-dir=notebooks
+	@$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
 
 bench: $(BUILT)
 	@$(BIN)/python benchmarks/bench_operator.py $(BENCH)

@@ -123,7 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="a parameter of the chosen notebooks; repeatable",
     )
     command.add_argument(
-        "--jobs", type=int, default=0, help="runs at a time (default: one for each core or GPU)"
+        "--jobs", type=int, default=0, help="runs, then notebooks, at a time (0: one for each core)"
     )
     command.set_defaults(run=run_reproduce)
 

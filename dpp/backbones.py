@@ -152,7 +152,7 @@ def make_backbone(
         raise UserError(f"{name} has no ImageNet weights: choose none, or the path of a file")
     downloaded = _download(name) if weights == "imagenet" else None
 
-    backbone = copy.deepcopy(_without_memory(name, stacked_branch))
+    backbone = copy.deepcopy(_without_memory(name, stacked_branch, torch.get_default_dtype()))
     backbone.to_empty(device=torch.get_default_device()).to(memory_format=torch.channels_last)
     _initialise(backbone)
     if downloaded:
@@ -163,13 +163,18 @@ def make_backbone(
 
 
 @cache
-def _without_memory(name: str, stacked_branch: bool) -> Backbone:
+def _without_memory(name: str, stacked_branch: bool, dtype: torch.dtype) -> Backbone:
     """A backbone on the meta device. It is made once, since its real pass takes a while.
 
     Nothing but the layers that stay ever gets memory: VGG's head would take half a gigabyte.
-    RegNets compute their widths with tensors, so they cannot be built on the meta device.
+    RegNets compute their widths with tensors, so they cannot be built on the meta device; what they
+    draw there is not taken from the generator.
+
+    Args:
+        dtype: the default one, for the cache to tell apart.
     """
-    with torch.device("cpu" if name.startswith("regnet") else "meta"):
+    place = torch.device("cpu" if name.startswith("regnet") else "meta")
+    with place, torch.random.fork_rng(devices=[]):
         network = _slim_network(name) if name in SLIM else models.get_model(name)
         if stacked_branch:
             network.layer4.append(Bottleneck(2048, 512))

@@ -4,26 +4,22 @@ On CPUs each run has a process and a thread of its own, so that its numbers do n
 many there are; on GPUs the processes take turns among the devices.
 """
 
-import multiprocessing
-import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
     Future,
-    ProcessPoolExecutor,
     wait,
 )
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from dpp import checkpoints, ensembles, paths, runs
+from dpp import checkpoints, ensembles, paths, processes, runs
 from dpp.data import catalogue
 from dpp.data.studio import count_cores
 from dpp.ensembles import Ensemble, EnsembleRun
@@ -63,14 +59,17 @@ def carry_out(
     keep(*found.values())
     done = set(found)
     waiting = [name for name in work if name not in done]
-    print(f"{len(work)} runs, {len(done)} of them finished before", flush=True)
+    if work:
+        print(f"{len(work)} runs, {len(done)} of them finished before", flush=True)
     if not waiting:
         return {}
     prepare_data(work[name] for name in waiting)
     display = Display(work, done, root)
     failed: dict[str, str] = {}
     running: dict[Future, str] = {}
-    with workers(jobs, devices) as pool, display:
+    numbers = processes.SPAWN.Value("i", 0)
+    saved = "what was under way is saved"
+    with processes.pool(jobs, begin, numbers, devices, kept=saved) as pool, display:
         while waiting or running:
             for name in [name for name in waiting if failed.keys() & needed[name]]:
                 waiting.remove(name)
@@ -137,28 +136,6 @@ def prepare_data(plans: Iterable[Plan]) -> None:
 # ---- In the processes
 
 HERE = {"device": "cpu"}  # of this process
-
-
-@contextmanager
-def workers(jobs: int, devices: list[str]) -> Iterator[ProcessPoolExecutor]:
-    """Processes that make runs; when this one is interrupted, they save theirs and stop."""
-    context = multiprocessing.get_context("spawn")
-    numbers = context.Value("i", 0)
-    watched = (signal.SIGINT, signal.SIGTERM)  # the first is ignored where a shell made it so
-    before = {number: signal.signal(number, signal.default_int_handler) for number in watched}
-    pool = ProcessPoolExecutor(jobs, context, initializer=begin, initargs=(numbers, devices))
-    try:
-        yield pool
-    except KeyboardInterrupt as stop:
-        for process in multiprocessing.active_children():
-            os.kill(process.pid, signal.SIGINT)
-        raise KeyboardInterrupt(
-            "stopped; what was under way is saved, and the same command goes on from there"
-        ) from stop
-    finally:
-        pool.shutdown(cancel_futures=True)
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def begin(numbers, devices: list[str]) -> None:

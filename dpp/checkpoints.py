@@ -17,8 +17,8 @@ import secrets
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import safetensors.torch
@@ -232,6 +232,18 @@ def remove_abandoned(folder: Path) -> None:
             there = os.fstat(file.fileno())
             if there.st_size or time.time() - there.st_mtime > NEWBORN:
                 path.unlink()
+
+
+@contextmanager
+def folder_locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes that ask for it waiting; where there are no locks, nobody waits."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def plain(value, where: str):

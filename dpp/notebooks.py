@@ -2,16 +2,20 @@
 
 import ast
 import hashlib
-import multiprocessing
+import itertools
+import os
+import signal
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 from pathlib import Path
 
 import nbformat
 
+from dpp import processes
+from dpp.data.studio import count_cores
 from dpp.errors import UserError
-from dpp.paths import NOTEBOOKS, PACKAGE, results
+from dpp.paths import NOTEBOOKS, PACKAGE, RESULTS, results
 
 QUIET = ["--IPKernelApp.log_level=40"]  # errors alone: kernels warn about their transport
 READ = ("runs.csv", "epochs.csv", "operator_benchmark.csv")  # of results, by notebooks
@@ -91,18 +95,39 @@ def execute(work: Mapping[Path, dict], folder: Path, jobs: int = 1) -> list[Path
         The notebooks that failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    failed = []
+    failed, running, todo = [], {}, iter(work)
+    numbers = itertools.count(1)
+    threads = max(1, count_cores() // jobs)
     print(f"{len(work)} notebook{'s' * (len(work) > 1)}", flush=True)
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        started = {
-            pool.submit(_execute_one, path, given, folder / path.name): path
-            for path, given in work.items()
-        }
-        for number, done in enumerate(as_completed(started), start=1):
-            path, (worked, said) = started[done], done.result()
-            print(f"[{number}/{len(work)}] {path.stem}: {said}", flush=True)
-            failed += [] if worked else [path]
-    return failed
+    with processes.pool(jobs, _begin, threads, kept="what was finished is kept") as pool:
+        while True:
+            for path in itertools.islice(todo, jobs - len(running)):
+                given = pool.submit(_execute_one, path, work[path], folder / path.name)
+                running[given] = path
+            if not running:
+                return failed
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                path = running.pop(done)
+                try:
+                    worked, said = done.result()
+                except BrokenExecutor as error:
+                    raise UserError(
+                        "a process died, perhaps for want of memory; what was finished is kept: "
+                        "run the command again with fewer jobs"
+                    ) from error
+                print(f"[{next(numbers)}/{len(work)}] {path.stem}: {said}", flush=True)
+                failed += [] if worked else [path]
+
+
+def _begin(threads: int) -> None:
+    """In a new process: notebooks share the cores, and one is stopped once, however often asked."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+
+    def stop(number, frame):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, stop)
 
 
 def _execute_one(path: Path, given: dict, executed: Path) -> tuple[bool, str]:
@@ -117,6 +142,8 @@ def _execute_one(path: Path, given: dict, executed: Path) -> tuple[bool, str]:
         done = papermill.execute_notebook(str(path), str(executed), given, **options)
     except papermill.PapermillExecutionError as error:
         return False, f"failed: {error.ename}: {error.evalue}; see {executed}"
+    except Exception as error:  # such as a kernel that died: the other notebooks go on
+        return False, f"failed: {type(error).__name__}: {error}"
     done.metadata["dpp"] = _stamp(path, given)  # what it read, it may have written itself
     nbformat.write(keep_pictures(done)[0], executed)
     return True, f"{time.perf_counter() - started:.0f} s -> {executed}"
@@ -138,8 +165,10 @@ def keep_pictures(notebook: nbformat.NotebookNode, resources: dict | None = None
 def _stamp(notebook: Path, given: dict) -> str:
     """A digest of all that an executed notebook depends on."""
     code = [notebook, *sorted(PACKAGE.rglob("*.py")), *sorted(PACKAGE.glob("*.so"))]
-    records = results(given.get("profile", "mini"))
-    read = [path for name in READ if (path := records / name).exists()]
+    profile = given.get("profile", "mini")
+    folders = (results(profile), RESULTS / profile, RESULTS / "mini")
+    there = (folder / name for folder in folders for name in READ)
+    read = [path for path in there if path.exists()]
     digest = hashlib.sha256(repr(sorted(given.items())).encode())
     for path in (*code, *read):
         digest.update(path.read_bytes())

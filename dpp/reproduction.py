@@ -16,7 +16,7 @@ from dpp.profiles import check_profile
 
 # How the networks that a notebook explains differ from the example.
 RIGID, TREE, PATCHES = {"deformable": False}, {"model": "prototree"}, {"model": "protopnet"}
-EXPLAINED = {
+NETWORKS = {
     "08_reasoning_process": ({}, RIGID, PATCHES, TREE),
     "09_local_analysis": ({}, RIGID),
     "10_global_analysis": ({},),
@@ -51,7 +51,8 @@ def reproduce(
     work = {path: notebooks.values(path, profile, settings) for path in notebooks.find(only)}
     asked = {path: cells_of(path.stem, values) for path, values in work.items()}
     others = [plan for path, values in work.items() for plan in of_notebook(path.stem, values)]
-    results = Path(os.environ.get("DPP_RESULTS") or paths.RESULTS / "reproduced").resolve()
+    results = Path(os.environ.get("DPP_RESULTS") or paths.RESULTS / "reproduced")
+    results = results.expanduser().resolve()
     os.environ["DPP_RESULTS"] = str(results)
     for name in ("DPP_RUNS", "DPP_DATA"):  # notebooks run in a folder of their own
         if given := os.environ.get(name):
@@ -68,7 +69,8 @@ def reproduce(
         for table, planned in cells.items():
             print(f"\n{tables.as_text(tables.compare(table, planned))}")
     print(f"\nTables, figures, records and executed notebooks: {results / profile}")
-    print(said_of_differences(profile))
+    if others or wanted:
+        print(said_of_differences(profile))
     for name, reason in failed.items():
         print(f"not made: {name}: {reason}")
     return not failed and not stuck
@@ -96,7 +98,7 @@ def of_notebook(stem: str, values: Mapping) -> list[plans.Plan]:
             for changes in ({"kernel_size": values["kernel_size"]}, {"model": "cnn"})
         ]
     seed = values.get("seed", 0)
-    kinds = EXPLAINED.get(stem, ()) if not values.get("run") else ()
+    kinds = NETWORKS.get(stem, ()) if not values.get("run") else ()
     wanted = [example_experiment(values["profile"], seed=seed, **changes) for changes in kinds]
     return [experiment for experiment in wanted if not runs.find_or_committed(experiment)]
 

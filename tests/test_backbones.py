@@ -141,13 +141,28 @@ def test_every_parameter_has_a_gradient(name):
     assert all(parameter.grad.isfinite().all() for parameter in backbone.parameters())
 
 
-def test_initialisation_follows_the_global_generator():
+@pytest.mark.parametrize("name", ["slim_resnet34", "regnet_y_400mf"])
+def test_initialisation_follows_the_global_generator(name):
     states = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        states.append(make_backbone("slim_resnet34").state_dict()["layer1.0.conv1.weight"])
+        states.append(next(make_backbone(name).parameters()).detach())
     assert states[0].equal(states[1]) and not states[0].equal(states[2])
-    assert abs(states[0].std() / (2 / (9 * 16)) ** 0.5 - 1) < 0.1
+
+
+def test_convolutions_have_the_spread_of_he():
+    state = make_backbone("slim_resnet34").state_dict()["layer1.0.conv1.weight"]
+    assert abs(state.std() / (2 / (9 * 16)) ** 0.5 - 1) < 0.1
+
+
+def test_default_dtype_is_that_of_the_moment():
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            assert next(make_backbone("slim_vgg16").parameters()).dtype == dtype
+    finally:
+        torch.set_default_dtype(before)
 
 
 # What cells look at

@@ -4,6 +4,8 @@ import gc
 import hashlib
 import io
 import json
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +237,60 @@ def test_another_class_can_be_explained(browser):
     browser.explained.value = worst
     assert browser.screen.data["sheet"]["label"] == worst
     assert browser.label.value == worst
+
+
+def test_chosen_class_is_kept_and_explained_until_the_image_changes(browser):
+    worst = int(browser.session.scores().argmin())
+    browser.label.value = worst
+    chosen = browser.session.prototype
+    browser.view.value = "Image"
+    assert (browser.session.label, browser.session.prototype) == (worst, chosen)
+    assert browser.explained.value == browser.screen.data["sheet"]["label"] == worst
+    browser.image.value = browser.image.options[-1][1]
+    predicted = int(browser.session.scores().argmax())
+    assert browser.explained.value == browser.label.value == predicted
+
+
+def test_run_change_forgets_the_search(browser):
+    browser.search.value = browser.session.subject.names[1]
+    browser.run.value = "rigid"
+    assert browser.search.value == "" and len(browser.label.options) == 3
+
+
+def test_two_threads_answer_one_after_the_other(browser):
+    """JupyterLab sends some messages to the kernel's main thread and others to a subshell's."""
+    name, began, answered = browser.session.run, threading.Event(), []
+
+    def report(done, of):
+        began.set()
+        time.sleep(0.2)
+        answered.append(browser.session.run)
+
+    def choose_other_run():
+        began.wait(60)
+        browser.run.value = "rigid"
+
+    other = threading.Thread(target=choose_other_run)
+    other.start()
+    browser._answer(browser.session.find_neighbours, report)
+    other.join()
+    assert set(answered) == {name} and browser.session.run == "rigid"
+    assert browser.session.neighbours is None  # rigid's were not looked for
+
+
+def test_kept_axes_keep_nothing_of_what_was_drawn_before(session):
+    images = session.subject.test.records
+    seen = []
+    for fresh in (True, False):
+        for place, centre in enumerate([(0, 0), (2, 3), (1, 1)]):
+            session.choose_image(images[place])
+            session.set_centre(*centre)
+            if fresh:
+                drawings._canvas.cache_clear()
+            seen.append(screens.show(session, "Move the centre").first)
+    assert [one.png for one in seen[:3]] == [one.png for one in seen[3:]]
+    assert [one.areas for one in seen[:3]] == [one.areas for one in seen[3:]]
+    assert len({one.png for one in seen}) == 3
 
 
 def test_search_finds_classes_and_says_when_there_are_none(browser):

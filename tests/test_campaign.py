@@ -56,7 +56,8 @@ def test_each_run_has_one_thread_so_that_numbers_do_not_depend_on_the_jobs(made)
 
 
 def test_second_time_starts_no_process(made, monkeypatch, capsys):
-    monkeypatch.setattr(campaign, "workers", lambda *_: pytest.fail("a process was started"))
+    started = "a process was started"
+    monkeypatch.setattr(campaign.processes, "pool", lambda *_, **__: pytest.fail(started))
     kept = []
     assert not campaign.carry_out([Ensemble(PAIR)], root=made[0], keep=lambda *r: kept.extend(r))
     assert len(kept) == 4

@@ -4,9 +4,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
+import nbformat
 import pandas as pd
 import pytest
 
@@ -162,6 +165,75 @@ def test_notebooks_side_by_side_do_not_keep_one_another_from_running(tmp_path, c
     said = capsys.readouterr().out
     assert "failed: UserError: there is no finished run in no such run" in said
     assert "[2/2]" in said and (tmp_path / paths_of[0].name).is_file()
+
+
+PYTHON = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+STOPPED = (
+    f"""
+PYTHON = {PYTHON}
+"""
+    + """
+import sys
+from pathlib import Path
+import nbformat
+from dpp import notebooks
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    work = {}
+    for number in range(4):
+        note = f"open({str(folder)!r} + '/began-{number}', 'w'); import time; time.sleep(600)"
+        cells = [nbformat.v4.new_code_cell(note)]
+        path = folder / f"{number}.ipynb"
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=PYTHON), path)
+        work[path] = {}
+    try:
+        notebooks.execute(work, folder / "out", jobs=2)
+    except KeyboardInterrupt as stop:
+        print(stop)
+"""
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_starts_no_other_notebook(tmp_path, number):
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    command = [sys.executable, str(script), str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while len(list(tmp_path.glob("began-*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.kill(process.pid, number)
+    said, _ = process.communicate(timeout=120)
+    assert "stopped; what was finished is kept, and the same command goes on" in said
+    assert len(list(tmp_path.glob("began-*"))) == 2
+
+
+def test_notebook_whose_kernel_dies_is_a_notebook_that_failed(tmp_path, capsys):
+    cells = [nbformat.v4.new_code_cell("import os; os._exit(1)")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=PYTHON), tmp_path / "dies.ipynb")
+    work = {tmp_path / "dies.ipynb": {}}
+    assert notebooks.execute(work, tmp_path / "out") == [tmp_path / "dies.ipynb"]
+    assert "failed: DeadKernelError" in capsys.readouterr().out
+
+
+STORING = """
+import sys
+from pathlib import Path
+import pandas as pd
+from dpp import records
+for number in range(20):
+    row = {"run": [f"{sys.argv[2]}-{number}"], "test_accuracy": [0.5]}
+    records._replace(Path(sys.argv[1]) / records.RUNS, pd.DataFrame(row))
+"""
+
+
+def test_records_that_two_processes_store_are_all_there(tmp_path):
+    (tmp_path / "storing.py").write_text(STORING)
+    command = [sys.executable, str(tmp_path / "storing.py"), str(tmp_path / "results")]
+    both = [subprocess.Popen([*command, name]) for name in ("one", "other")]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    assert len(records.read(tmp_path / "results" / records.RUNS)) == 40
 
 
 def test_notebooks_that_explain_have_their_networks_made_first(tmp_path, monkeypatch):

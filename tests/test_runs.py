@@ -344,6 +344,7 @@ def test_weights_file_counts_by_its_content(tmp_path):
         ({"project_after": (25,)}, "no epoch 25"),
         ({"margin": "wide"}, "margin: expected float"),
         ({"batch_size": 0}, "batch_size: expected a number from 1"),
+        ({"margin": 3.2}, "margin: expected an angle below pi"),
         ({"variant": "released:nonsense"}, "no variant 'nonsense'"),
         ({"backbone_rate": float("nan")}, "backbone_rate"),
     ],

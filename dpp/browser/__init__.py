@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from html import escape
 from pathlib import Path
+from threading import RLock
 
 import ipywidgets as widgets
 
@@ -51,6 +52,7 @@ class Browser:
         self.session, self.folder = session, folder
         self.screen: Screen | None = None
         self._quiet = False
+        self._lock = RLock()  # JupyterLab lets the kernel answer in two threads
         self._make_choices()
         self._make_views()
         self.box = widgets.VBox(
@@ -174,18 +176,19 @@ class Browser:
 
     def _answer(self, act: Callable, *given, changes: bool = True) -> None:
         """Does what was asked for and shows what it changes, or says why not."""
-        if self._quiet:
-            return
-        self.say("")
-        try:
-            act(*given)
-            if changes:
-                self.refresh()
-        except UserError as error:
-            self.say(str(error), problem=True)
-        except Exception as error:
-            self.say(f"this should not happen: {type(error).__name__}: {error}", problem=True)
-            raise
+        with self._lock:
+            if self._quiet:
+                return
+            self.say("")
+            try:
+                act(*given)
+                if changes:
+                    self.refresh()
+            except UserError as error:
+                self.say(str(error), problem=True)
+            except Exception as error:
+                self.say(f"this should not happen: {type(error).__name__}: {error}", problem=True)
+                raise
 
     def say(self, text: str, problem: bool = False) -> None:
         kind = "dpp-problem" if problem else "dpp-note"
@@ -277,6 +280,8 @@ class Browser:
 
     def _run_chosen(self, name: str) -> None:
         self.session.choose_run(name)
+        with self.quiet():
+            self.search.value = ""
         self._list_classes(range(len(self.session.subject.names)))
         self._list_images()
 

@@ -92,7 +92,8 @@ def show(session: Session, view: str) -> Screen:
 
 def export(session: Session, screen: Screen, folder: Path) -> tuple[Path, Path]:
     """Writes a screen as NAME.png and NAME.json, and returns their paths."""
-    words = [screen.view.lower(), session.run, f"prototype {session.prototype}"]
+    image = Path(screen.data["image"]).stem
+    words = [screen.view.lower(), session.run, f"prototype {session.prototype}", f"image {image}"]
     name = "-".join("".join(c if c.isalnum() else "_" for c in word) for word in words)
     drawing, data = (Path(folder) / f"{name}.{kind}" for kind in ("png", "json"))
     checkpoints.write_file(drawing, screen.picture())

@@ -64,8 +64,9 @@ class Session:
     def choose_run(self, name: str) -> None:
         """Another run: class and prototype stay, if it has them; what was tried out does not."""
         subject = self.open(name)
-        self.run, self.changes, self.centre, self.explained = name, Changes(), None, None
+        self.run, self.changes = name, Changes()
         self.choose_class(self.label if self.label < len(subject.names) else 0)
+        self.explained = None
 
     def choose_class(self, label: int) -> None:
         there = self.subject.prototypes_of(label)
@@ -76,7 +77,7 @@ class Session:
 
     def choose_prototype(self, prototype: int) -> None:
         self.prototype, self.label = prototype, self.subject.network.labels[prototype]
-        self.centre = None
+        self.centre, self.explained = None, self.label
 
     def choose_image(self, image: Record) -> None:
         self.image, self.centre, self.explained = image, None, None
@@ -161,13 +162,11 @@ class Session:
 
     def find_neighbours(self, report: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Looks for every prototype of the run in all images, once."""
-        if self.run not in self._neighbours:
-            subject = self.subject
-            self._neighbours[self.run] = global_analysis(
-                *(subject.network, subject.train, subject.test, NEAREST),
-                batch_size=40,
-                report=report,
-            )
+        name, subject = self.run, self.subject
+        if name not in self._neighbours:
+            images = subject.train, subject.test
+            found = global_analysis(subject.network, *images, NEAREST, batch_size=40, report=report)
+            self._neighbours[name] = found
 
     @property
     def neighbours(self) -> Neighbours | None:

@@ -21,7 +21,7 @@ help:
 	@echo "                 SET=\"name=value\" (no spaces in it) changes the notebooks' parameters"
 	@echo "make test        lint, unit and browser tests, notebook checks, the smoke profile from nothing"
 	@echo "make test-slow   the tests that take minutes"
-	@echo "make test-browser the prototype browser in Chromium, through JupyterLab"
+	@echo "make test-browser the prototype browser in Chromium, through JupyterLab; part of make test"
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
 	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
 	@echo "make execute     run the notebooks in place, to commit them: ONLY=names"

@@ -123,7 +123,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="a parameter of the chosen notebooks; repeatable",
     )
     command.add_argument(
-        "--jobs", type=int, default=0, help="runs, then notebooks, at a time (0: one for each core)"
+        "--jobs",
+        type=int,
+        default=0,
+        help="runs, then notebooks, at a time (default: one for each core or GPU)",
     )
     command.set_defaults(run=run_reproduce)
 

@@ -8,12 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    Future,
-    wait,
-)
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from pathlib import Path
 
 import torch
@@ -82,11 +77,8 @@ def carry_out(
                 name = running.pop(future)
                 try:
                     run = future.result()
-                except BrokenExecutor as error:
-                    raise UserError(
-                        "a process died, perhaps for want of memory; what was finished is kept: "
-                        "run the command again with fewer jobs"
-                    ) from error
+                except BrokenExecutor:  # there are no processes for the others either
+                    raise
                 except UserError as error:
                     failed[name] = str(error)
                 except Exception as error:  # of whatever kind: the other runs go on

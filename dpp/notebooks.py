@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from pathlib import Path
 
 import nbformat
@@ -102,19 +102,12 @@ def execute(work: Mapping[Path, dict], folder: Path, jobs: int = 1) -> list[Path
     with processes.pool(jobs, _begin, threads, kept="what was finished is kept") as pool:
         while True:
             for path in itertools.islice(todo, jobs - len(running)):
-                given = pool.submit(_execute_one, path, work[path], folder / path.name)
-                running[given] = path
+                started = pool.submit(_execute_one, path, work[path], folder / path.name)
+                running[started] = path
             if not running:
                 return failed
             for done in wait(running, return_when=FIRST_COMPLETED).done:
-                path = running.pop(done)
-                try:
-                    worked, said = done.result()
-                except BrokenExecutor as error:
-                    raise UserError(
-                        "a process died, perhaps for want of memory; what was finished is kept: "
-                        "run the command again with fewer jobs"
-                    ) from error
+                path, (worked, said) = running.pop(done), done.result()
                 print(f"[{next(numbers)}/{len(work)}] {path.stem}: {said}", flush=True)
                 failed += [] if worked else [path]
 
@@ -166,7 +159,7 @@ def _stamp(notebook: Path, given: dict) -> str:
     """A digest of all that an executed notebook depends on."""
     code = [notebook, *sorted(PACKAGE.rglob("*.py")), *sorted(PACKAGE.glob("*.so"))]
     profile = given.get("profile", "mini")
-    folders = (results(profile), RESULTS / profile, RESULTS / "mini")
+    folders = dict.fromkeys((results(profile), RESULTS / profile, RESULTS / "mini"))
     there = (folder / name for folder in folders for name in READ)
     read = [path for path in there if path.exists()]
     digest = hashlib.sha256(repr(sorted(given.items())).encode())

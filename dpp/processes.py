@@ -4,8 +4,10 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
+
+from dpp.errors import UserError
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -13,6 +15,8 @@ SPAWN = multiprocessing.get_context("spawn")
 @contextmanager
 def pool(jobs: int, begin: Callable, *given, kept: str) -> Iterator[ProcessPoolExecutor]:
     """Processes; on Ctrl-C or SIGTERM what is under way in them gets a SIGINT, too.
+
+    That one of them died is a `UserError`.
 
     Args:
         jobs: how many.
@@ -31,6 +35,11 @@ def pool(jobs: int, begin: Callable, *given, kept: str) -> Iterator[ProcessPoolE
         raise KeyboardInterrupt(
             f"stopped; {kept}, and the same command goes on from there"
         ) from stop
+    except BrokenExecutor as error:
+        raise UserError(
+            "a process died, perhaps for want of memory; what was finished is kept: "
+            "run the command again with fewer jobs"
+        ) from error
     finally:
         executor.shutdown(cancel_futures=True)
         for number, handler in before.items():

@@ -128,13 +128,9 @@ def differences(profile: str) -> pd.DataFrame:
 def _replace(path: Path, rows: pd.DataFrame) -> None:
     """Rows of some runs in a table: the table stays in the order of the runs' names."""
     with checkpoints.folder_locked(path.parent):  # notebooks store records side by side
-        _write(path, rows)
-
-
-def _write(path: Path, rows: pd.DataFrame) -> None:
-    table = read(path)
-    table = pd.concat([table[~table.run.isin(rows.run)], rows], ignore_index=True)
-    table = table[["run", *table.columns.drop("run")]].sort_values("run", kind="stable")
-    buffer = io.StringIO()
-    table.to_csv(buffer, index=False, float_format="%.6g", lineterminator="\n")
-    checkpoints.write_file(path, buffer.getvalue().encode())
+        table = read(path)
+        table = pd.concat([table[~table.run.isin(rows.run)], rows], ignore_index=True)
+        table = table[["run", *table.columns.drop("run")]].sort_values("run", kind="stable")
+        buffer = io.StringIO()
+        table.to_csv(buffer, index=False, float_format="%.6g", lineterminator="\n")
+        checkpoints.write_file(path, buffer.getvalue().encode())

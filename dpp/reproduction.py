@@ -51,24 +51,23 @@ def reproduce(
     work = {path: notebooks.values(path, profile, settings) for path in notebooks.find(only)}
     asked = {path: cells_of(path.stem, values) for path, values in work.items()}
     others = [plan for path, values in work.items() for plan in of_notebook(path.stem, values)]
-    results = Path(os.environ.get("DPP_RESULTS") or paths.RESULTS / "reproduced")
-    results = results.expanduser().resolve()
-    os.environ["DPP_RESULTS"] = str(results)
-    for name in ("DPP_RUNS", "DPP_DATA"):  # notebooks run in a folder of their own
+    os.environ["DPP_RESULTS"] = os.environ.get("DPP_RESULTS") or str(paths.RESULTS / "reproduced")
+    for name in ("DPP_RESULTS", "DPP_RUNS", "DPP_DATA"):  # notebooks run in a folder of their own
         if given := os.environ.get(name):
             os.environ[name] = str(Path(given).expanduser().resolve())
-    check_writable(results / profile)
+    results = paths.results(profile)
+    check_writable(results)
     for line in records.set_aside_damaged(profile):
         print(line, flush=True)
 
     wanted = [plan for found in asked.values() for cells in found.values() for plan in flat(cells)]
     failed = campaign.carry_out([*others, *wanted], jobs=jobs, keep=records.store)
     at_a_time, _ = campaign.choose_jobs(jobs)
-    stuck = notebooks.execute(work, results / profile / "notebooks", at_a_time)
+    stuck = notebooks.execute(work, results / "notebooks", at_a_time)
     for cells in asked.values():
         for table, planned in cells.items():
             print(f"\n{tables.as_text(tables.compare(table, planned))}")
-    print(f"\nTables, figures, records and executed notebooks: {results / profile}")
+    print(f"\nTables, figures, records and executed notebooks: {results}")
     if others or wanted:
         print(said_of_differences(profile))
     for name, reason in failed.items():

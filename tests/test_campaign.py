@@ -1,14 +1,11 @@
 """Many runs side by side: each once, after what it needs; nothing is lost by damage or a stop."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
+from stopping import stop
 
 from dpp import campaign, checkpoints, plans
 from dpp.ensembles import Ensemble
@@ -104,7 +101,7 @@ from dpp.experiments import make_experiment
 if __name__ == "__main__":
     long = make_experiment("smoke", backbone="slim_vgg16_bn", weights="none", epochs=2000)
     try:
-        campaign.carry_out([long], jobs=1, root=Path(sys.argv[1]))
+        campaign.carry_out([long], jobs=1, root=Path(sys.argv[1]) / "runs")
     except KeyboardInterrupt as stop:
         print(stop)
 """
@@ -112,16 +109,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stop_saves_what_is_under_way(tmp_path, number):
-    script = tmp_path / "stopped.py"
-    script.write_text(STOPPED)
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path / "runs")], stdout=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/*/metrics.csv")) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    os.kill(process.pid, number)
-    said, _ = process.communicate(timeout=120)
+    said = stop(tmp_path, STOPPED, number, lambda: any(tmp_path.glob("runs/*/metrics.csv")))
     assert "what was under way is saved, and the same command goes on" in said
     [folder] = (tmp_path / "runs").glob("deformable-*")
     assert checkpoints.find_states(folder) and not (folder / "manifest.json").exists()

@@ -7,11 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import nbformat
 import pandas as pd
 import pytest
+from stopping import stop
 
 from dpp import notebooks, paths, plans, records, reproduction, status, tables
 from dpp.errors import UserError
@@ -167,51 +167,37 @@ def test_notebooks_side_by_side_do_not_keep_one_another_from_running(tmp_path, c
     assert "[2/2]" in said and (tmp_path / paths_of[0].name).is_file()
 
 
-PYTHON = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
-STOPPED = (
-    f"""
-PYTHON = {PYTHON}
-"""
-    + """
+def write_notebook(path, source: str) -> None:
+    cells = [nbformat.v4.new_code_cell(source)]
+    spec = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), path)
+
+
+STOPPED = """
 import sys
 from pathlib import Path
-import nbformat
 from dpp import notebooks
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    work = {}
-    for number in range(4):
-        note = f"open({str(folder)!r} + '/began-{number}', 'w'); import time; time.sleep(600)"
-        cells = [nbformat.v4.new_code_cell(note)]
-        path = folder / f"{number}.ipynb"
-        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=PYTHON), path)
-        work[path] = {}
     try:
-        notebooks.execute(work, folder / "out", jobs=2)
+        notebooks.execute({path: {} for path in folder.glob("*.ipynb")}, folder / "out", jobs=2)
     except KeyboardInterrupt as stop:
         print(stop)
 """
-)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stop_starts_no_other_notebook(tmp_path, number):
-    script = tmp_path / "stopped.py"
-    script.write_text(STOPPED)
-    command = [sys.executable, str(script), str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while len(list(tmp_path.glob("began-*"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.2)
-    os.kill(process.pid, number)
-    said, _ = process.communicate(timeout=120)
+    for place in range(4):
+        began = f"open({str(tmp_path / f'began-{place}')!r}, 'w')"
+        write_notebook(tmp_path / f"{place}.ipynb", f"{began}; import time; time.sleep(600)")
+    said = stop(tmp_path, STOPPED, number, lambda: len(list(tmp_path.glob("began-*"))) == 2)
     assert "stopped; what was finished is kept, and the same command goes on" in said
     assert len(list(tmp_path.glob("began-*"))) == 2
 
 
 def test_notebook_whose_kernel_dies_is_a_notebook_that_failed(tmp_path, capsys):
-    cells = [nbformat.v4.new_code_cell("import os; os._exit(1)")]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=PYTHON), tmp_path / "dies.ipynb")
+    write_notebook(tmp_path / "dies.ipynb", "import os; os._exit(1)")
     work = {tmp_path / "dies.ipynb": {}}
     assert notebooks.execute(work, tmp_path / "out") == [tmp_path / "dies.ipynb"]
     assert "failed: DeadKernelError" in capsys.readouterr().out

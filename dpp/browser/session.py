@@ -102,14 +102,20 @@ class Session:
                 self._pictures[run] = workbench.fit_to_screen(network.picture(mine))
         return self._pictures[run]
 
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Rows and columns of the map."""
+        side = len(self.subject.network.looks)
+        return side, side
+
     def move(self, rows: int, columns: int) -> None:
         """Moves the centre by so many cells, as far as the map goes."""
-        row, column = self.placed().match.centre
+        row, column = self.centre or self.placed().match.centre
         self.set_centre(row + rows, column + columns)
 
     def set_centre(self, row: float, column: float) -> None:
         """Sets the centre to the nearest cell of the map."""
-        height, width = self.placed().similarities.shape
+        height, width = self.cells
         rounded = int(np.floor(row + 0.5)), int(np.floor(column + 0.5))
         self.centre = min(max(rounded[0], 0), height - 1), min(max(rounded[1], 0), width - 1)
 
@@ -119,8 +125,7 @@ class Session:
             if (found := area.at(across, down)) is not None:
                 row, column = found[1], found[0]
                 if area.name == "image":
-                    cells = self.placed().similarities.shape
-                    row, column = self.picture().geometry.image_to_cell((row, column), cells)
+                    row, column = self.picture().geometry.image_to_cell((row, column), self.cells)
                 self.set_centre(row, column)
                 return True
         return False

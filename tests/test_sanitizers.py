@@ -57,7 +57,8 @@ def check(sources, folder, *tests: str) -> tuple[int, str]:
 
 @needs_runtimes
 def test_operator_is_clean_under_the_sanitizers(tmp_path):
-    code, said = check(ROOT, tmp_path, "tests/test_ops.py", "tests/test_ops_fuzz.py")
+    names = ("test_ops", "test_ops_fuzz", "test_screening")
+    code, said = check(ROOT, tmp_path, *(f"tests/{name}.py" for name in names))
     assert code == 0, said
 
 

@@ -196,6 +196,17 @@ inline std::vector<Centre> given_centres(const Tensor& places, const Chunk& chun
   return centres;
 }
 
+// A chunk of images and the prototypes that are laid on it.
+template <typename T>
+struct Placement {
+  Field<T> field;  // from the chunk's first image
+  const std::vector<Centre>& centres;
+  const T* z;
+  int64_t stride;
+  const std::vector<T>& outside;
+  const Tensor& prototypes;  // their channels lie side by side
+};
+
 // Runs a Sample in parallel over its centres.
 template <typename T>
 void sample_in_parallel(const Sample<T>& job) {

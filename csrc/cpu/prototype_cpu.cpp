@@ -2,28 +2,29 @@
 //
 // Similarity is added up part by part: one part's samples for a chunk of images fill one buffer,
 // and a matrix product adds its share to the chunk's map. So the memory does not grow with the
-// batch.
+// batch. The maximum over a large map is found faster, see screening.h.
 #include <torch/library.h>
 
 #include <limits>
 
 #include "chunks.h"
+#include "screening.h"
 
 namespace dpp {
 namespace {
 
-// Adds up a chunk's similarity map (equation 5), (rows, P), part by part.
+// Adds up a chunk's similarity map (equation 5), (centres, P), part by part. `samples` is memory
+// for one part's.
 template <typename T>
-void similarity_of_chunk(const Field<T>& field, const std::vector<Centre>& centres, const T* z,
-                         int64_t stride, const std::vector<T>& outside, const Tensor& prototypes,
-                         const Tensor& samples, Tensor& map) {
-  const int64_t count = static_cast<int64_t>(centres.size());
-  const int64_t channels = prototypes.size(1);
+void add_up_similarity(const Placement<T>& placement, const Tensor& samples, Tensor& map) {
+  const int64_t count = static_cast<int64_t>(placement.centres.size());
+  const int64_t channels = placement.prototypes.size(1);
   Tensor columns = samples.narrow(0, 0, count).narrow(1, 0, channels);
-  for (int64_t part = 0; part < field.parts(); ++part) {
-    sample_in_parallel(Sample<T>{field, centres.data(), count, part, z, stride, outside.data(),
-                                 channels, columns.mutable_data_ptr<T>(), columns.stride(0)});
-    const Tensor weights = part_of(prototypes, part).t();
+  for (int64_t part = 0; part < placement.field.parts(); ++part) {
+    sample_in_parallel(Sample<T>{placement.field, placement.centres.data(), count, part,
+                                 placement.z, placement.stride, placement.outside.data(), channels,
+                                 columns.mutable_data_ptr<T>(), columns.stride(0)});
+    const Tensor weights = part_of(placement.prototypes, part).t();
     if (part == 0) {
       at::mm_out(map, columns, weights);
     } else {
@@ -32,29 +33,77 @@ void similarity_of_chunk(const Field<T>& field, const std::vector<Centre>& centr
   }
 }
 
-// Calls use(chunk, map of the chunk) for each chunk of images; `map_of` provides the map's memory.
-template <typename T, typename MapOf, typename Use>
+// Calls use(chunk, its placement) for each chunk of images.
+template <typename T, typename Use>
 void for_each_chunk(const Tensor& z, const MaybeTensor& offsets, const Tensor& prototypes,
-                    int64_t dilation, double outside, const MapOf& map_of, const Use& use) {
+                    int64_t dilation, double outside, const Use& use) {
   const MaybeTensor moved = make_contiguous(offsets);
   const Tensor weights = with_adjacent_channels(prototypes);
   const Field<T> field = make_field<T>(z, moved, prototypes.size(2), dilation);
   const std::vector<T> border = make_outside<T>(z.size(1), outside);
-  const std::vector<Chunk> chunks = split_images(z.size(0), field.places());
-  if (chunks.empty() || prototypes.size(0) == 0) return;
-  const int64_t most = chunks.front().images() * field.places();
-  const Tensor samples = empty_in_large_pages({most, pad(z.size(1))}, z.options());
-  const std::vector<Centre> centres = all_centres(chunks.front().images(), field.places());
+  if (prototypes.size(0) == 0) return;
   Rows<T> rows(z);
-  for (const Chunk& chunk : chunks) {
+  for (const Chunk& chunk : split_images(z.size(0), field.places())) {
     const T* data = rows.load(chunk);
-    Tensor map = map_of(chunk);
-    const std::vector<Centre> mine(centres.begin(),
-                                   centres.begin() + chunk.images() * field.places());
-    similarity_of_chunk(from_image(field, chunk.begin), mine, data, rows.stride(), border, weights,
-                        samples, map);
-    use(chunk, map);
+    const std::vector<Centre> centres = all_centres(chunk.images(), field.places());
+    use(chunk, Placement<T>{from_image(field, chunk.begin), centres, data, rows.stride(), border,
+                            weights});
   }
+}
+
+// Memory for as many rows as the first chunk has, which is the largest; made when it is needed.
+class RowMemory {
+ public:
+  RowMemory(int64_t columns, const at::TensorOptions& options)
+      : columns_(columns), options_(options) {}
+
+  Tensor rows(int64_t count) {
+    if (!memory_.defined()) memory_ = empty_in_large_pages({count, columns_}, options_);
+    return memory_.narrow(0, 0, count);
+  }
+
+ private:
+  int64_t columns_;
+  at::TensorOptions options_;
+  Tensor memory_;
+};
+
+template <typename T>
+void keep_maximum(const Tensor& map, int64_t places, T* scores, int64_t* argmax) {
+  constexpr int64_t kWidth = 256;
+  const int64_t count = map.size(1), strips = divide_up(count, kWidth);
+  const int64_t tasks = map.size(0) / places * strips;
+  at::parallel_for(0, tasks, grain_of(places * kWidth), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t image = task / strips, first = task % strips * kWidth;
+      run(Maximum<T>{map.const_data_ptr<T>() + image * places * count + first, count, places,
+                     std::min(kWidth, count - first), scores + image * count + first,
+                     argmax + image * count + first});
+    }
+  });
+}
+
+template <typename T>
+void find_maximum(const Tensor& z, const MaybeTensor& offsets, const Tensor& prototypes,
+                  int64_t dilation, double outside, T* scores, int64_t* argmax) {
+  const int64_t places = z.size(2) * z.size(3), count = prototypes.size(0);
+  std::optional<Screening> screening;
+  RowMemory samples(pad(z.size(1)), z.options()), maps(count, z.options());
+  for_each_chunk<T>(z, offsets, prototypes, dilation, outside,
+                    [&](const Chunk& chunk, const Placement<T>& placement) {
+                      const int64_t rows = chunk.images() * places, target = chunk.begin * count;
+                      if constexpr (std::is_same_v<T, float>) {
+                        if (chunk.begin == 0) screening = Screening::prepare(placement);
+                        if (screening && screening->find_candidates(placement)) {
+                          return screening->find_maximum(placement, scores + target,
+                                                         argmax + target);
+                        }
+                        screening.reset();
+                      }
+                      Tensor map = maps.rows(rows);
+                      add_up_similarity(placement, samples.rows(rows), map);
+                      keep_maximum(map, places, scores + target, argmax + target);
+                    });
 }
 
 std::tuple<Tensor, Tensor> max_similarity(const Tensor& z, const MaybeTensor& offsets,
@@ -64,33 +113,12 @@ std::tuple<Tensor, Tensor> max_similarity(const Tensor& z, const MaybeTensor& of
   check_common(z, offsets, prototypes.size(2), dilation);
   check_outside(outside);
   at::AutoDispatchBelowADInplaceOrView guard;
-  const int64_t places = z.size(2) * z.size(3), count = prototypes.size(0);
-  Tensor scores =
-      at::full({z.size(0), count}, -std::numeric_limits<double>::infinity(), z.options());
-  Tensor argmax = at::zeros({z.size(0), count}, z.options().dtype(at::kLong));
-  Tensor buffer;
+  const std::vector<int64_t> size{z.size(0), prototypes.size(0)};
+  Tensor scores = at::full(size, -std::numeric_limits<double>::infinity(), z.options());
+  Tensor argmax = at::zeros(size, z.options().dtype(at::kLong));
   AT_DISPATCH_FLOATING_TYPES(z.scalar_type(), "max_similarity", [&] {
-    const auto map_of = [&](const Chunk& chunk) {
-      const int64_t rows = chunk.images() * places;
-      if (!buffer.defined()) buffer = empty_in_large_pages({rows, count}, z.options());
-      return buffer.narrow(0, 0, rows);
-    };
-    const auto keep_maximum = [&](const Chunk& chunk, const Tensor& map) {
-      constexpr int64_t kWidth = 256;
-      const int64_t strips = divide_up(count, kWidth);
-      at::parallel_for(
-          0, chunk.images() * strips, grain_of(places * kWidth), [&](int64_t begin, int64_t end) {
-            for (int64_t task = begin; task < end; ++task) {
-              const int64_t image = task / strips, first = task % strips * kWidth;
-              const int64_t target = (chunk.begin + image) * count + first;
-              run(Maximum<scalar_t>{map.const_data_ptr<scalar_t>() + image * places * count + first,
-                                    count, places, std::min(kWidth, count - first),
-                                    scores.mutable_data_ptr<scalar_t>() + target,
-                                    argmax.mutable_data_ptr<int64_t>() + target});
-            }
-          });
-    };
-    for_each_chunk<scalar_t>(z, offsets, prototypes, dilation, outside, map_of, keep_maximum);
+    find_maximum<scalar_t>(z, offsets, prototypes, dilation, outside,
+                           scores.mutable_data_ptr<scalar_t>(), argmax.mutable_data_ptr<int64_t>());
   });
   return {scores, argmax};
 }
@@ -106,12 +134,14 @@ Tensor similarity_map(const Tensor& z, const MaybeTensor& offsets, const Tensor&
   Tensor result = at::empty({z.size(0), z.size(2), z.size(3), count}, z.options());
   const Tensor map = result.view({z.size(0) * places, count});
   AT_DISPATCH_FLOATING_TYPES(z.scalar_type(), "similarity_map", [&] {
-    for_each_chunk<scalar_t>(
-        z, offsets, prototypes, dilation, outside,
-        [&](const Chunk& chunk) {
-          return map.narrow(0, chunk.begin * places, chunk.images() * places);
-        },
-        [](const Chunk&, const Tensor&) {});
+    using T = scalar_t;
+    RowMemory samples(pad(z.size(1)), z.options());
+    for_each_chunk<T>(z, offsets, prototypes, dilation, outside,
+                      [&](const Chunk& chunk, const Placement<T>& placement) {
+                        const int64_t rows = chunk.images() * places;
+                        Tensor mine = map.narrow(0, chunk.begin * places, rows);
+                        add_up_similarity(placement, samples.rows(rows), mine);
+                      });
   });
   return result.permute({0, 3, 1, 2});
 }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+
+#include "rounded_product.h"
 
 // One binary for every x86-64: the loader picks the clone that the machine can run. Sanitizers are
 // not yet ready when it does, hence DPP_NO_TARGET_CLONES for their builds.
@@ -93,6 +96,75 @@ DPP_INLINE void maximum(const Maximum<T>& job) {
       best[p] = better ? map[p] : best[p];
       argmax[p] = better ? place : argmax[p];
     }
+  }
+}
+
+DPP_INLINE void round_rows(const Round& job) {
+  for (int64_t row = 0; row < job.count; ++row) {
+    const float* __restrict from = job.rows + row * job.stride;
+    uint16_t* __restrict to = job.rounded + row * kSlice;
+    float kept = 0, lost = 0;
+#pragma omp simd reduction(+ : kept, lost)
+    for (int64_t c = 0; c < job.channels; ++c) {
+      to[c] = round_to_bfloat16(from[c]);
+      const float near = from_bfloat16(to[c]), rest = from[c] - near;
+      kept += near * near;
+      lost += rest * rest;
+    }
+    if (job.channels % 2) to[job.channels] = 0;
+    job.kept[row] += kept;
+    job.lost[row] += lost;
+  }
+}
+
+DPP_INLINE void interleave(const Interleave& job) {
+  for (int64_t pair = 0; pair < job.pairs; ++pair) {
+    for (int64_t row = 0; row < kStrip; ++row) {
+      __builtin_memcpy(job.strip + 2 * (pair * kStrip + row), job.rows + row * kSlice + 2 * pair,
+                       2 * sizeof(uint16_t));
+    }
+  }
+}
+
+DPP_INLINE int64_t sift(const Sift& job) {
+  float slack[kWidestSift], least[kWidestSift];
+  int32_t reaches[kWidestSift];
+  const auto find_slack = [&](int64_t place) __attribute__((always_inline)) {
+    const float kept = job.place_kept[place], lost = job.place_lost[place];
+#pragma omp simd
+    for (int64_t p = 0; p < job.width; ++p) {
+      slack[p] = lost * job.prototype_kept[p] + kept * job.prototype_lost[p];
+    }
+  };
+  std::fill_n(least, job.width, -std::numeric_limits<float>::infinity());
+  for (int64_t place = 0; place < job.places; ++place) {
+    const float* map = job.map + place * job.stride;
+    find_slack(place);
+#pragma omp simd
+    for (int64_t p = 0; p < job.width; ++p) least[p] = std::max(least[p], map[p] - slack[p]);
+  }
+  int64_t found = 0;
+  for (int64_t place = 0; place < job.places; ++place) {
+    const float* map = job.map + place * job.stride;
+    find_slack(place);
+#pragma omp simd
+    for (int64_t p = 0; p < job.width; ++p) reaches[p] = map[p] + slack[p] >= least[p];
+    for (int64_t p = 0; p < job.width; ++p) {
+      job.candidates[found] = {static_cast<int32_t>(place), static_cast<int32_t>(p)};
+      found += reaches[p];
+    }
+  }
+  return found;
+}
+
+DPP_INLINE void refine(const Refine& job) {
+  for (int64_t i = 0; i < job.count; ++i) {
+    const float* sample = job.samples + job.candidates[i].place * job.sample_stride;
+    const float* prototype = job.prototypes + job.candidates[i].prototype * job.prototype_stride;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < job.channels; ++c) sum += sample[c] * prototype[c];
+    job.similarities[i] += sum;
   }
 }
 
@@ -220,5 +292,9 @@ DPP_DEFINE(Maximum, maximum)
 DPP_DEFINE(Scatter, scatter)
 DPP_DEFINE(ScatterHits, scatter_hits)
 #undef DPP_DEFINE
+DPP_CLONES void run(const Round& job) { round_rows(job); }
+DPP_CLONES void run(const Interleave& job) { interleave(job); }
+DPP_CLONES int64_t run(const Sift& job) { return sift(job); }
+DPP_CLONES void run(const Refine& job) { refine(job); }
 
 }  // namespace dpp

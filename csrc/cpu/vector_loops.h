@@ -2,7 +2,7 @@
 //
 // All of them work on rows of channels: a row is a place of an image's map, and its channels lie
 // side by side. A `stride` is the distance between rows, in elements. Each loop is a struct of
-// arguments and an overload of `run`, for float and for double.
+// arguments and an overload of `run`, for float and, but for those of the screening, for double.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ namespace dpp {
 
 constexpr int64_t kLanes = 16;         // packed rows are padded to a multiple of this
 constexpr int64_t kWidestBlock = 128;  // channels that Scatter and ScatterHits take at most
+constexpr int64_t kWidestSift = 256;   // prototypes that Sift takes at most
 
 // Where a prototype is applied. Images count from the first one that `offsets` and `z` point to.
 struct Centre {
@@ -99,6 +100,48 @@ struct Maximum {
   int64_t* argmax;
 };
 
+// For the screening (screening.h): rounds rows to bfloat16, in rows of kSlice, and adds to each
+// row's sums of squares, of what is kept and of what is lost. After an odd channel comes a zero.
+struct Round {
+  const float* rows;
+  int64_t stride, count, channels;
+  uint16_t* rounded;
+  float *kept, *lost;
+};
+
+// Turns kStrip rounded rows into a strip: pairs of channels, and side by side the rows' pairs.
+struct Interleave {
+  const uint16_t* rows;
+  int64_t pairs;
+  uint16_t* strip;
+};
+
+// A place that may be a prototype's best.
+struct Candidate {
+  int32_t place, prototype;
+};
+
+// The candidates among an image's places for `width` prototypes, in the order of places: those that
+// may reach the best. A similarity is off by place_lost * prototype_kept + place_kept *
+// prototype_lost at most. `candidates` has room for all of them; returns their number.
+struct Sift {
+  const float* map;
+  int64_t stride, places, width;
+  const float *place_kept, *place_lost, *prototype_kept, *prototype_lost;
+  Candidate* candidates;
+};
+
+// Adds to each candidate's similarity the inner product of its sample and its prototype.
+struct Refine {
+  const Candidate* candidates;
+  int64_t count;
+  const float* samples;
+  int64_t sample_stride;
+  const float* prototypes;
+  int64_t prototype_stride, channels;
+  float* similarities;
+};
+
 // Backward of Sample for centres of one image and a block of channels. `spread` gathers
 // weight * grad / root, which times z is z's gradient; `slopes` (count, 2) takes the offset
 // derivatives summed over the block, or is null.
@@ -154,5 +197,9 @@ DPP_DECLARE(Maximum)
 DPP_DECLARE(Scatter)
 DPP_DECLARE(ScatterHits)
 #undef DPP_DECLARE
+void run(const Round&);
+void run(const Interleave&);
+int64_t run(const Sift&);
+void run(const Refine&);
 
 }  // namespace dpp

@@ -8,10 +8,12 @@ them; medians over rounds are compared. The contenders:
 - gemm, 3 gemms: the matrix products of an im2col implementation, forward (columns x prototypes) and
   forward plus backward, outputs preallocated; no sampling at all;
 - plain: `dpp.reference`, the same operator in PyTorch's own operations;
-- deform_conv2d: torchvision's, which interpolates bilinearly, followed by the maximum.
+- deform_conv2d: torchvision's, which interpolates bilinearly, followed by the maximum;
+- unscreened: ours with DPP_SCREENING=never, as on a processor that does not multiply bfloat16.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -115,6 +117,14 @@ def contenders(case: Case) -> dict[str, Callable[[], object]]:
     def ours():
         return ops.max_similarity(*inputs, dilation=dilation)[0]
 
+    def unscreened():
+        before = os.environ.get("DPP_SCREENING", "")
+        os.environ["DPP_SCREENING"] = "never"
+        try:
+            return ours()
+        finally:
+            os.environ["DPP_SCREENING"] = before
+
     def plain():
         return reference.max_similarity(*inputs, dilation=dilation)[0]
 
@@ -128,6 +138,8 @@ def contenders(case: Case) -> dict[str, Callable[[], object]]:
         "forward": forward(ours),
         "3 gemms": three_gemms,
         "forward+backward": both(ours),
+        "unscreened, forward": forward(unscreened),
+        "unscreened": both(unscreened),
         "plain, forward": forward(plain),
         "plain": both(plain),
         "deform_conv2d, forward": forward(torchvision),

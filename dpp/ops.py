@@ -7,7 +7,9 @@ features under a prototype's parts, for projection. The compiled operators (`dpp
 tell which. `DPP_BACKEND=reference` or `=extension`, set before the import, asks for one.
 
 Compiled, they work in float32 under autocast, under `torch.compile` and `torch.export`, and are
-differentiable once. Keep prototypes in channels-last memory format: others are copied.
+differentiable once. Keep prototypes in channels-last memory format: others are copied. On the CPU,
+large maxima are found by screening (`csrc/cpu/screening.h`), to float32's rounding;
+`DPP_SCREENING=never` or `=always`, read at each call, decides by hand.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The screening of places in bfloat16 (csrc/cpu/screening.h): the whole map's maximum, exactly."""
+"""The screening of places in bfloat16 (csrc/cpu/screening.h): the whole map's maximum."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,8 @@ import torch
 
 from dpp import ops, reference
 
+CPU = Path("/proc/cpuinfo")
+sanitized = "asan" in os.environ.get("LD_PRELOAD", "")
 pytestmark = pytest.mark.skipif(
     ops.backend() == "reference", reason=f"no compiled operator here: {ops.why()}"
 )
@@ -74,17 +76,59 @@ def test_screening_gives_the_same_bits_with_any_number_of_threads(screening):
         assert torch.equal(scores, results[0][0]) and torch.equal(argmax, results[0][1])
 
 
-def test_a_place_that_rounding_would_miss_is_found(screening):
-    channels, cell = 64, 2.0**-8  # halfway from 1 to bfloat16's next number
-    z = torch.ones(1, channels, 1, 2)
-    z[..., 0] += 0.9 * cell  # rounds down to 1
-    z[:, ::2, :, 1] += 1.1 * cell  # rounds up to 1 + 2 * cell, in half of the channels
-    prototypes = torch.ones(1, channels, 1, 1)
+CELL = 2.0**-8  # halfway from 1 to bfloat16's next number: less rounds down, more rounds up
+
+
+def test_a_place_that_rounded_samples_would_miss_is_found(screening):
+    z = torch.ones(1, 64, 1, 2)
+    z[..., 0] += 0.9 * CELL
+    z[:, ::2, :, 1] += 1.1 * CELL
+    prototypes = torch.ones(1, 64, 1, 1)
     rounded = z.bfloat16().float().sum(dim=1).flatten()
     assert rounded.argmax() == 1 and z.sum(dim=1).argmax() == 0
     scores, argmax = screening("always", z, None, prototypes)
     assert argmax.item() == 0
-    assert scores.item() == pytest.approx(channels * (1 + 0.9 * cell), rel=1e-6)
+    assert scores.item() == pytest.approx(64 * (1 + 0.9 * CELL), rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-70])  # with the small one, squares underflow
+def test_a_place_that_rounded_prototypes_would_miss_is_found(screening, scale):
+    z = torch.zeros(1, 160, 1, 2)
+    z[:, :80, :, 0] = z[:, 80:, :, 1] = 1
+    prototypes = torch.ones(1, 160, 1, 1)
+    prototypes[:, :80] += 0.9 * CELL
+    prototypes[:, 80:144] += 1.1 * CELL
+    prototypes *= scale
+    first, second = prototypes.flatten().bfloat16().float().view(2, 80).sum(dim=1)
+    assert second > first
+    _, argmax = screening("always", z, None, prototypes)
+    assert argmax.item() == 0
+
+
+@pytest.mark.skipif(sanitized, reason="sums in sequence lose the same terms")
+def test_a_place_whose_small_terms_the_map_would_lose_is_found(screening):
+    z = torch.zeros(1, 520, 1, 2)
+    z[..., 0] = 2.0**-25
+    z[:, 0] = 1
+    z[:, 1, :, 1] = 2.0**-19
+    _, argmax = screening("always", z, None, torch.ones(1, 520, 1, 1))
+    assert argmax.item() == 0
+
+
+@pytest.mark.parametrize("last", [1.0, float("nan")])
+def test_images_of_several_chunks_do_not_touch_each_other(screening, last):
+    z, offsets, prototypes = make_case(33, 2, 64, images=211, size=7)  # 10339 centres, 4096 at once
+    z[-1] *= last
+    scores, argmax = screening("always", z, offsets, prototypes, dilation=2)
+    for image in (0, 82, 83, 140, 210):
+        row = slice(image, image + 1)
+        choice = "always" if image < 140 or last == 1 else "never"  # the last chunk gives up
+        alone = screening(choice, z[row], offsets[row], prototypes, dilation=2)
+        assert torch.equal(argmax[row], alone[1])
+        if image < 210 or last == 1:
+            torch.testing.assert_close(scores[row], alone[0], rtol=1e-6, atol=0)
+        else:
+            assert scores[row].isnan().all()
 
 
 def test_the_first_of_equal_places_wins(screening):
@@ -118,20 +162,15 @@ def test_screening_at_any_scale(screening, scale):
     torch.testing.assert_close(scores.double() / scale, best / scale, rtol=1e-6, atol=1e-6)
 
 
-def has_instruction():
-    return "avx512_bf16" in Path("/proc/cpuinfo").read_text()
-
-
-@pytest.mark.skipif(
-    "asan" in os.environ.get("LD_PRELOAD", ""), reason="sanitized builds do without the instruction"
-)
+@pytest.mark.skipif(not CPU.exists(), reason="only Linux tells what the processor can do")
+@pytest.mark.skipif(sanitized, reason="sanitized builds do without the instruction")
 def test_it_screens_where_that_pays(screening):
     inputs = make_case(513, 2, 512, images=4, size=14)
     never, always = (screening(choice, *inputs, dilation=2) for choice in ("never", "always"))
     assert not torch.equal(never[0], always[0])  # another order of sums: one can tell them apart
     assert torch.equal(never[1], always[1])
     chosen = screening("", *inputs, dilation=2)
-    assert torch.equal(chosen[0], (always if has_instruction() else never)[0])
+    assert torch.equal(chosen[0], (always if "avx512_bf16" in CPU.read_text() else never)[0])
     flat = make_case(513, 2, 512, images=4, size=14, flatness=0.999)
     chosen, never = screening("", *flat, dilation=2), screening("never", *flat, dilation=2)
     assert torch.equal(chosen[0], never[0]) and torch.equal(chosen[1], never[1])
@@ -139,4 +178,4 @@ def test_it_screens_where_that_pays(screening):
 
 def test_an_unknown_choice_is_refused(screening):
     with pytest.raises(RuntimeError, match="DPP_SCREENING: expected always or never, got maybe"):
-        screening("maybe", *make_case(3, 1, 2))
+        screening("maybe", *(t.double() for t in make_case(3, 1, 2)))

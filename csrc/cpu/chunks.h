@@ -205,6 +205,9 @@ struct Placement {
   int64_t stride;
   const std::vector<T>& outside;
   const Tensor& prototypes;  // their channels lie side by side
+
+  int64_t count() const { return static_cast<int64_t>(centres.size()); }
+  int64_t images() const { return count() / field.places(); }
 };
 
 // Runs a Sample in parallel over its centres.

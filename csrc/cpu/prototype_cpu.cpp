@@ -17,8 +17,7 @@ namespace {
 // for one part's.
 template <typename T>
 void add_up_similarity(const Placement<T>& placement, const Tensor& samples, Tensor& map) {
-  const int64_t count = static_cast<int64_t>(placement.centres.size());
-  const int64_t channels = placement.prototypes.size(1);
+  const int64_t count = placement.count(), channels = placement.prototypes.size(1);
   Tensor columns = samples.narrow(0, 0, count).narrow(1, 0, channels);
   for (int64_t part = 0; part < placement.field.parts(); ++part) {
     sample_in_parallel(Sample<T>{placement.field, placement.centres.data(), count, part,
@@ -70,14 +69,13 @@ class RowMemory {
 
 template <typename T>
 void keep_maximum(const Tensor& map, int64_t places, T* scores, int64_t* argmax) {
-  constexpr int64_t kWidth = 256;
-  const int64_t count = map.size(1), strips = divide_up(count, kWidth);
+  const int64_t count = map.size(1), strips = divide_up(count, kGroup);
   const int64_t tasks = map.size(0) / places * strips;
-  at::parallel_for(0, tasks, grain_of(places * kWidth), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, tasks, grain_of(places * kGroup), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t image = task / strips, first = task % strips * kWidth;
+      const int64_t image = task / strips, first = task % strips * kGroup;
       run(Maximum<T>{map.const_data_ptr<T>() + image * places * count + first, count, places,
-                     std::min(kWidth, count - first), scores + image * count + first,
+                     std::min(kGroup, count - first), scores + image * count + first,
                      argmax + image * count + first});
     }
   });
@@ -87,23 +85,24 @@ template <typename T>
 void find_maximum(const Tensor& z, const MaybeTensor& offsets, const Tensor& prototypes,
                   int64_t dilation, double outside, T* scores, int64_t* argmax) {
   const int64_t places = z.size(2) * z.size(3), count = prototypes.size(0);
+  const Screening::Choice choice = Screening::read_choice();
   std::optional<Screening> screening;
   RowMemory samples(pad(z.size(1)), z.options()), maps(count, z.options());
-  for_each_chunk<T>(z, offsets, prototypes, dilation, outside,
-                    [&](const Chunk& chunk, const Placement<T>& placement) {
-                      const int64_t rows = chunk.images() * places, target = chunk.begin * count;
-                      if constexpr (std::is_same_v<T, float>) {
-                        if (chunk.begin == 0) screening = Screening::prepare(placement);
-                        if (screening && screening->find_candidates(placement)) {
-                          return screening->find_maximum(placement, scores + target,
-                                                         argmax + target);
-                        }
-                        screening.reset();
-                      }
-                      Tensor map = maps.rows(rows);
-                      add_up_similarity(placement, samples.rows(rows), map);
-                      keep_maximum(map, places, scores + target, argmax + target);
-                    });
+  const auto find = [&](const Chunk& chunk, const Placement<T>& placement) {
+    T* best = scores + chunk.begin * count;
+    int64_t* where = argmax + chunk.begin * count;
+    if constexpr (std::is_same_v<T, float>) {
+      if (chunk.begin == 0) screening = Screening::prepare(placement, choice);
+      if (screening && screening->find_candidates(placement)) {
+        return screening->decide(placement, best, where);
+      }
+      screening.reset();
+    }
+    Tensor map = maps.rows(placement.count());
+    add_up_similarity(placement, samples.rows(placement.count()), map);
+    keep_maximum(map, places, best, where);
+  };
+  for_each_chunk<T>(z, offsets, prototypes, dilation, outside, find);
 }
 
 std::tuple<Tensor, Tensor> max_similarity(const Tensor& z, const MaybeTensor& offsets,
@@ -138,7 +137,7 @@ Tensor similarity_map(const Tensor& z, const MaybeTensor& offsets, const Tensor&
     RowMemory samples(pad(z.size(1)), z.options());
     for_each_chunk<T>(z, offsets, prototypes, dilation, outside,
                       [&](const Chunk& chunk, const Placement<T>& placement) {
-                        const int64_t rows = chunk.images() * places;
+                        const int64_t rows = placement.count();
                         Tensor mine = map.narrow(0, chunk.begin * places, rows);
                         add_up_similarity(placement, samples.rows(rows), mine);
                       });

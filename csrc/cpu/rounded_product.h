@@ -5,11 +5,13 @@
 // kStrip in which the channels 2i and 2i + 1 of a column are neighbours.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace dpp {
 
-constexpr int64_t kSlice = 520;    // channels of a slice at most: even, and rows begin at 16 bytes
+// Channels of a slice at most: 512 and the ε channel, and rows that begin at multiples of 16 bytes.
+constexpr int64_t kSlice = 520;
 constexpr int64_t kTileRows = 14;  // 14 rows of a strip are what the processor's registers hold
 constexpr int64_t kStrip = 32;
 
@@ -18,12 +20,12 @@ bool multiplies_rounded();
 
 // The bits of the nearest bfloat16.
 inline uint16_t round_to_bfloat16(float value) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
 inline float from_bfloat16(uint16_t bits) {
-  return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 // tile = rows (kTileRows, kSlice) times strip (pairs, kStrip, 2), the first 2 * pairs channels.

@@ -28,19 +28,23 @@ uint16_t* bits_of(Tensor& tensor) { return static_cast<uint16_t*>(tensor.mutable
 
 }  // namespace
 
-std::optional<Screening> Screening::prepare(const Placement<float>& placement) {
+Screening::Choice Screening::read_choice() {
   const char* given = std::getenv("DPP_SCREENING");
   const std::string_view choice = given ? given : "";
   TORCH_CHECK(choice.empty() || choice == "always" || choice == "never",
               "DPP_SCREENING: expected always or never, got ", choice);
-  if (choice == "always") return Screening(placement, 1);
+  return choice.empty() ? Choice::kAuto : choice == "always" ? Choice::kAlways : Choice::kNever;
+}
+
+std::optional<Screening> Screening::prepare(const Placement<float>& placement, Choice choice) {
+  if (choice == Choice::kAlways) return Screening(placement, 1);
   const int64_t weights = placement.prototypes.numel();
-  const int64_t products = weights * static_cast<int64_t>(placement.centres.size());
-  if (choice == "never" || !multiplies_rounded() || weights < kLeastWeights ||
+  const int64_t products = weights * placement.count();
+  if (choice == Choice::kNever || !multiplies_rounded() || weights < kLeastWeights ||
       products < kLeastProducts) {
     return std::nullopt;
   }
-  // A strip of prototypes on the first image tells whether candidates are few.
+  // A strip of prototypes on the first image tells, as a rule, whether candidates are few.
   const std::vector<Centre> centres(placement.centres.begin(),
                                     placement.centres.begin() + placement.field.places());
   const Tensor prototypes =
@@ -55,11 +59,11 @@ Screening::Screening(const Placement<float>& largest, int64_t one_in)
     : one_in_(one_in),
       prototypes_(largest.prototypes.size(0)),
       strips_(divide_up(prototypes_, kStrip)),
-      groups_(divide_up(prototypes_, kWidestSift)),
+      groups_(divide_up(prototypes_, kGroup)),
       slices_(split_into_slices(largest.prototypes.size(1))),
-      sample_lengths_(static_cast<int64_t>(largest.centres.size())),
+      sample_lengths_(largest.count()),
       prototype_lengths_(prototypes_) {
-  const int64_t centres = static_cast<int64_t>(largest.centres.size());
+  const int64_t centres = largest.count();
   const at::TensorOptions options = largest.prototypes.options(),
                           rounded = options.dtype(at::kBFloat16);
   const int64_t rows = divide_up(centres, kTileRows) * kTileRows;
@@ -75,15 +79,16 @@ void Screening::Lengths::clear() {
   std::fill(lost.begin(), lost.end(), 0.f);
 }
 
-// From squares to lengths, rather too long than too short: the sums were rounded, and squares below
-// the smallest number were not counted. False if a length is no number, or its products may be
-// none.
+// From squares to lengths, rather too long than too short: the sums were rounded, and something of
+// each channel may be missing. Its square is not counted below 1.1e-19; the rest is for numbers and
+// products that the processor takes for zero. False if a length is no number, or so large that its
+// products might overflow.
 bool Screening::Lengths::take_roots(int64_t depth) {
-  const float uncounted = 2e-19f * std::sqrt(static_cast<float>(depth));
+  const float missing = 2e-19f * std::sqrt(static_cast<float>(depth));
   bool is_sane = true;
   for (std::vector<float>* lengths : {&kept, &lost}) {
     for (float& length : *lengths) {
-      length = 1.001f * std::sqrt(length) + uncounted;
+      length = 1.001f * std::sqrt(length) + missing;
       is_sane &= length < 1e18f;
     }
   }
@@ -91,7 +96,7 @@ bool Screening::Lengths::take_roots(int64_t depth) {
 }
 
 bool Screening::find_candidates(const Placement<float>& placement) {
-  const int64_t centres = static_cast<int64_t>(placement.centres.size());
+  const int64_t centres = placement.count();
   const int64_t parts = placement.field.parts(), places = placement.field.places();
   const int64_t slices = static_cast<int64_t>(slices_.size());
   sample_lengths_.clear();
@@ -105,12 +110,14 @@ bool Screening::find_candidates(const Placement<float>& placement) {
   }
   const int64_t depth = placement.prototypes.size(1) * parts;
   if (!sample_lengths_.take_roots(depth) || !prototype_lengths_.take_roots(depth)) return false;
-  // The map's sums were rounded, too: a term at most this often, with a few for the bound itself.
+  // The map's sums were rounded, too: a term at most this often, by half an epsilon each time. The
+  // other half, and a few more, are for the lengths and the bound itself.
   const float roundings = static_cast<float>(kSlice + parts * slices + 8);
   const float share = roundings * std::numeric_limits<float>::epsilon();
   for (int64_t i = 0; i < centres; ++i) sample_lengths_.lost[i] += share * sample_lengths_.kept[i];
-  for (int64_t i = 0; i < prototypes_; ++i)
+  for (int64_t i = 0; i < prototypes_; ++i) {  // |b| <= |b'| + |b - b'|
     prototype_lengths_.kept[i] += prototype_lengths_.lost[i];
+  }
   return sift(centres / places, places);
 }
 
@@ -133,7 +140,7 @@ void Screening::round_prototypes(const Tensor& prototypes, int64_t part) {
 }
 
 void Screening::round_samples(const Placement<float>& placement, int64_t part, const Block& slice) {
-  const int64_t centres = static_cast<int64_t>(placement.centres.size());
+  const int64_t centres = placement.count();
   at::parallel_for(0, centres, 8 * kTileRows, [&](int64_t begin, int64_t end) {
     float samples[kTileRows * kSlice];
     for (int64_t first = begin; first < end; first += kTileRows) {
@@ -181,16 +188,13 @@ bool Screening::sift(int64_t images, int64_t places) {
   candidates_.resize(images * groups_);
   similarities_.resize(images * groups_);
   at::parallel_for(0, images * groups_, 1, [&](int64_t begin, int64_t end) {
-    std::vector<Candidate> room(places * kWidestSift);
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t row = task / groups_ * places, first = task % groups_ * kWidestSift;
-      const int64_t count =
-          run(Sift{map_.const_data_ptr<float>() + row * prototypes_ + first, prototypes_, places,
-                   std::min(kWidestSift, prototypes_ - first), sample_lengths_.kept.data() + row,
-                   sample_lengths_.lost.data() + row, prototype_lengths_.kept.data() + first,
-                   prototype_lengths_.lost.data() + first, room.data()});
-      candidates_[task].assign(room.begin(), room.begin() + count);
-      similarities_[task].assign(count, 0.f);
+      const int64_t row = task / groups_ * places, first = task % groups_ * kGroup;
+      run(Sift{map_.const_data_ptr<float>() + row * prototypes_ + first, prototypes_, places,
+               std::min(kGroup, prototypes_ - first), sample_lengths_.kept.data() + row,
+               sample_lengths_.lost.data() + row, prototype_lengths_.kept.data() + first,
+               prototype_lengths_.lost.data() + first, &candidates_[task]});
+      similarities_[task].assign(candidates_[task].size(), 0.f);
     }
   });
   int64_t total = 0;
@@ -200,7 +204,7 @@ bool Screening::sift(int64_t images, int64_t places) {
 
 // Adds a slice's share to the candidates' similarities, in float32.
 void Screening::refine(const Placement<float>& placement, int64_t part, const Block& slice) {
-  const int64_t centres = static_cast<int64_t>(placement.centres.size());
+  const int64_t centres = placement.count();
   const Tensor weights = part_of(placement.prototypes, part);
   float* samples = samples_.mutable_data_ptr<float>();
   sample_in_parallel(Sample<float>{
@@ -209,7 +213,7 @@ void Screening::refine(const Placement<float>& placement, int64_t part, const Bl
   at::parallel_for(0, candidates_.size(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task / groups_ * placement.field.places();
-      const int64_t first = task % groups_ * kWidestSift;
+      const int64_t first = task % groups_ * kGroup;
       run(Refine{candidates_[task].data(), static_cast<int64_t>(candidates_[task].size()),
                  samples + row * kSlice, kSlice,
                  weights.const_data_ptr<float>() + first * weights.stride(0) + slice.begin,
@@ -218,12 +222,13 @@ void Screening::refine(const Placement<float>& placement, int64_t part, const Bl
   });
 }
 
-void Screening::find_maximum(const Placement<float>& placement, float* scores, int64_t* argmax) {
+// The best of the candidates; the first of equals.
+void Screening::decide(const Placement<float>& placement, float* scores, int64_t* argmax) {
   for (int64_t part = 0; part < placement.field.parts(); ++part) {
     for (const Block& slice : slices_) refine(placement, part, slice);
   }
   for (size_t task = 0; task < candidates_.size(); ++task) {
-    const int64_t target = task / groups_ * prototypes_ + task % groups_ * kWidestSift;
+    const int64_t target = task / groups_ * prototypes_ + task % groups_ * kGroup;
     for (size_t i = 0; i < candidates_[task].size(); ++i) {
       const Candidate& candidate = candidates_[task][i];
       if (similarities_[task][i] > scores[target + candidate.prototype]) {

@@ -1,4 +1,4 @@
-// The maximum of equation 8 without the whole map in float32, and with float32's exactness.
+// The maximum of equation 8, to float32's rounding, without the whole map in float32.
 //
 // The map is first computed from numbers rounded to bfloat16, which the processor multiplies twice
 // as fast. How far that can be off follows from the lengths of what rounding took away, by the
@@ -18,21 +18,26 @@ namespace dpp {
 
 class Screening {
  public:
+  // DPP_SCREENING: always, never, or by itself.
+  enum class Choice { kAuto, kAlways, kNever };
+  static Choice read_choice();
+
   // What screens placements of this size and smaller; nothing where the whole map is expected to be
-  // faster. DPP_SCREENING=always and DPP_SCREENING=never decide it by hand.
-  static std::optional<Screening> prepare(const Placement<float>& placement);
+  // faster, or was chosen.
+  static std::optional<Screening> prepare(const Placement<float>& placement, Choice choice);
 
   // False if the whole map is the better way.
   bool find_candidates(const Placement<float>& placement);
 
   // Scores and argmax (images, P), after find_candidates. Scores start at -infinity.
-  void find_maximum(const Placement<float>& placement, float* scores, int64_t* argmax);
+  void decide(const Placement<float>& placement, float* scores, int64_t* argmax);
 
  private:
   // One similarity in `one_in` may be a candidate.
   Screening(const Placement<float>& largest, int64_t one_in);
 
-  // Of every row, the length of what rounding kept and of what it took away; squares, at first.
+  // Of every row, the length of what rounding kept and of what it took away: their squares while
+  // they are added up, and at last what each contributes to the bound.
   struct Lengths {
     std::vector<float> kept, lost;
     explicit Lengths(int64_t rows) : kept(rows), lost(rows) {}
@@ -50,7 +55,7 @@ class Screening {
   std::vector<Block> slices_;  // of a part's channels
   Tensor map_, samples_, rounded_samples_, rounded_prototypes_;
   Lengths sample_lengths_, prototype_lengths_;
-  // For each image, and each group of kWidestSift prototypes:
+  // For each image, and each group of kGroup prototypes:
   std::vector<std::vector<Candidate>> candidates_;
   std::vector<std::vector<float>> similarities_;
 };

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "rounded_product.h"
-
 // One binary for every x86-64: the loader picks the clone that the machine can run. Sanitizers are
 // not yet ready when it does, hence DPP_NO_TARGET_CLONES for their builds.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
@@ -126,9 +124,9 @@ DPP_INLINE void interleave(const Interleave& job) {
   }
 }
 
-DPP_INLINE int64_t sift(const Sift& job) {
-  float slack[kWidestSift], least[kWidestSift];
-  int32_t reaches[kWidestSift];
+DPP_INLINE void sift(const Sift& job) {
+  float slack[kGroup], least[kGroup];
+  int32_t reaches[kGroup];
   const auto find_slack = [&](int64_t place) __attribute__((always_inline)) {
     const float kept = job.place_kept[place], lost = job.place_lost[place];
 #pragma omp simd
@@ -143,18 +141,20 @@ DPP_INLINE int64_t sift(const Sift& job) {
 #pragma omp simd
     for (int64_t p = 0; p < job.width; ++p) least[p] = std::max(least[p], map[p] - slack[p]);
   }
-  int64_t found = 0;
+  std::vector<Candidate>& candidates = *job.candidates;
+  size_t found = 0;
   for (int64_t place = 0; place < job.places; ++place) {
     const float* map = job.map + place * job.stride;
     find_slack(place);
 #pragma omp simd
     for (int64_t p = 0; p < job.width; ++p) reaches[p] = map[p] + slack[p] >= least[p];
+    candidates.resize(found + job.width);
     for (int64_t p = 0; p < job.width; ++p) {
-      job.candidates[found] = {static_cast<int32_t>(place), static_cast<int32_t>(p)};
+      candidates[found] = {static_cast<int32_t>(place), static_cast<int32_t>(p)};
       found += reaches[p];
     }
   }
-  return found;
+  candidates.resize(found);
 }
 
 DPP_INLINE void refine(const Refine& job) {
@@ -294,7 +294,7 @@ DPP_DEFINE(ScatterHits, scatter_hits)
 #undef DPP_DEFINE
 DPP_CLONES void run(const Round& job) { round_rows(job); }
 DPP_CLONES void run(const Interleave& job) { interleave(job); }
-DPP_CLONES int64_t run(const Sift& job) { return sift(job); }
+DPP_CLONES void run(const Sift& job) { sift(job); }
 DPP_CLONES void run(const Refine& job) { refine(job); }
 
 }  // namespace dpp

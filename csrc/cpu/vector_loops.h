@@ -6,14 +6,16 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "../prototype_math.h"
+#include "rounded_product.h"
 
 namespace dpp {
 
 constexpr int64_t kLanes = 16;         // packed rows are padded to a multiple of this
 constexpr int64_t kWidestBlock = 128;  // channels that Scatter and ScatterHits take at most
-constexpr int64_t kWidestSift = 256;   // prototypes that Sift takes at most
+constexpr int64_t kGroup = 256;        // prototypes whose places are compared at once, at most
 
 // Where a prototype is applied. Images count from the first one that `offsets` and `z` point to.
 struct Centre {
@@ -123,12 +125,12 @@ struct Candidate {
 
 // The candidates among an image's places for `width` prototypes, in the order of places: those that
 // may reach the best. A similarity is off by place_lost * prototype_kept + place_kept *
-// prototype_lost at most. `candidates` has room for all of them; returns their number.
+// prototype_lost at most.
 struct Sift {
   const float* map;
   int64_t stride, places, width;
   const float *place_kept, *place_lost, *prototype_kept, *prototype_lost;
-  Candidate* candidates;
+  std::vector<Candidate>* candidates;
 };
 
 // Adds to each candidate's similarity the inner product of its sample and its prototype.
@@ -199,7 +201,7 @@ DPP_DECLARE(ScatterHits)
 #undef DPP_DECLARE
 void run(const Round&);
 void run(const Interleave&);
-int64_t run(const Sift&);
+void run(const Sift&);
 void run(const Refine&);
 
 }  // namespace dpp

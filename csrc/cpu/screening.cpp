@@ -96,8 +96,7 @@ bool Screening::Lengths::take_roots(int64_t depth) {
 }
 
 bool Screening::find_candidates(const Placement<float>& placement) {
-  const int64_t centres = placement.count();
-  const int64_t parts = placement.field.parts(), places = placement.field.places();
+  const int64_t centres = placement.count(), parts = placement.field.parts();
   const int64_t slices = static_cast<int64_t>(slices_.size());
   sample_lengths_.clear();
   prototype_lengths_.clear();
@@ -118,7 +117,7 @@ bool Screening::find_candidates(const Placement<float>& placement) {
   for (int64_t i = 0; i < prototypes_; ++i) {  // |b| <= |b'| + |b - b'|
     prototype_lengths_.kept[i] += prototype_lengths_.lost[i];
   }
-  return sift(centres / places, places);
+  return sift(placement.images(), placement.field.places());
 }
 
 void Screening::round_prototypes(const Tensor& prototypes, int64_t part) {

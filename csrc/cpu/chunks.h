@@ -208,6 +208,20 @@ struct Placement {
 
   int64_t count() const { return static_cast<int64_t>(centres.size()); }
   int64_t images() const { return count() / field.places(); }
+
+  // What samples some channels of one part, at all centres.
+  Sample<T> sample(int64_t part, const Block& channels, T* samples, int64_t sample_stride) const {
+    return {field,
+            centres.data(),
+            count(),
+            part,
+            z + channels.begin,
+            stride,
+            outside.data() + channels.begin,
+            channels.count,
+            samples,
+            sample_stride};
+  }
 };
 
 // Runs a Sample in parallel over its centres.

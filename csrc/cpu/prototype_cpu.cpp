@@ -20,9 +20,8 @@ void add_up_similarity(const Placement<T>& placement, const Tensor& samples, Ten
   const int64_t count = placement.count(), channels = placement.prototypes.size(1);
   Tensor columns = samples.narrow(0, 0, count).narrow(1, 0, channels);
   for (int64_t part = 0; part < placement.field.parts(); ++part) {
-    sample_in_parallel(Sample<T>{placement.field, placement.centres.data(), count, part,
-                                 placement.z, placement.stride, placement.outside.data(), channels,
-                                 columns.mutable_data_ptr<T>(), columns.stride(0)});
+    sample_in_parallel(
+        placement.sample(part, {0, channels}, columns.mutable_data_ptr<T>(), columns.stride(0)));
     const Tensor weights = part_of(placement.prototypes, part).t();
     if (part == 0) {
       at::mm_out(map, columns, weights);

@@ -144,9 +144,10 @@ void Screening::round_samples(const Placement<float>& placement, int64_t part, c
     float samples[kTileRows * kSlice];
     for (int64_t first = begin; first < end; first += kTileRows) {
       const int64_t count = std::min(kTileRows, end - first);
-      run(Sample<float>{placement.field, placement.centres.data() + first, count, part,
-                        placement.z + slice.begin, placement.stride,
-                        placement.outside.data() + slice.begin, slice.count, samples, kSlice});
+      Sample<float> some = placement.sample(part, slice, samples, kSlice);
+      some.centres += first;
+      some.count = count;
+      run(some);
       run(Round{samples, kSlice, count, slice.count, bits_of(rounded_samples_) + first * kSlice,
                 sample_lengths_.kept.data() + first, sample_lengths_.lost.data() + first});
     }
@@ -203,12 +204,9 @@ bool Screening::sift(int64_t images, int64_t places) {
 
 // Adds a slice's share to the candidates' similarities, in float32.
 void Screening::refine(const Placement<float>& placement, int64_t part, const Block& slice) {
-  const int64_t centres = placement.count();
   const Tensor weights = part_of(placement.prototypes, part);
   float* samples = samples_.mutable_data_ptr<float>();
-  sample_in_parallel(Sample<float>{
-      placement.field, placement.centres.data(), centres, part, placement.z + slice.begin,
-      placement.stride, placement.outside.data() + slice.begin, slice.count, samples, kSlice});
+  sample_in_parallel(placement.sample(part, slice, samples, kSlice));
   at::parallel_for(0, candidates_.size(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task / groups_ * placement.field.places();

@@ -8,7 +8,7 @@ BIN     := $(VENV)/bin
 # Stamps named by content: a fresh clone's file times say nothing.
 digest  = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
 PINS    := $(VENV)/.pins-$(call digest,requirements.txt)
-SOURCES := setup.py pyproject.toml dpp/toolchain.py $(shell find csrc -type f | LC_ALL=C sort)
+SOURCES := setup.py pyproject.toml dpp/system/toolchain.py $(shell find csrc -type f | LC_ALL=C sort)
 FLAGS   := $(shell echo "$${CXX-} $${FORCE_CUDA-} $${CUDA_HOME-} $${TORCH_CUDA_ARCH_LIST-} \
              $${DPP_SANITIZE-} $$(command -v $${CXX:-c++})" | sha256sum | cut -c1-8)
 BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
@@ -88,7 +88,7 @@ cuda: $(BUILT)
 execute: $(BUILT)
 	@cd notebooks && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace \
 	  --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.store_widget_state=False \
-	  --NotebookExporter.preprocessors=dpp.notebooks.keep_pictures \
+	  --NotebookExporter.preprocessors=dpp.paper.notebooks.keep_pictures \
 	  $(if $(ONLY),$(addsuffix .ipynb,$(basename $(ONLY))),*.ipynb)
 
 # The committed records are read from a copy, so that what notebooks write changes no committed file.

@@ -16,8 +16,8 @@ from setuptools import Extension, setup
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from dpp import toolchain  # noqa: E402
-from dpp.paths import BUILD_REPORT  # noqa: E402
+from dpp.system import toolchain  # noqa: E402
+from dpp.system.paths import BUILD_REPORT  # noqa: E402
 
 forced_cuda = os.environ.get("FORCE_CUDA") == "1"
 cuda_home = toolchain.nvcc_home()

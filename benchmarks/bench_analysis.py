@@ -21,8 +21,8 @@ from torch import Tensor
 from dpp import ops
 from dpp.analysis import Network
 from dpp.analysis.global_analysis import find_nearest
-from dpp.data.loading import Batch
-from dpp.data.records import Source
+from dpp.data.batches import Batch
+from dpp.data.image_records import Source
 
 KEPT, BATCH, TARGET = 10, 8, 1.3
 

@@ -18,12 +18,14 @@ import torch
 from timing import machine, measure
 from torch import Tensor, nn
 
-from dpp import last_layer, ops, projection, reference
-from dpp.backbones import make_backbone
-from dpp.baselines import plain_cnn
-from dpp.data.loading import Batch
-from dpp.model import DeformableProtoPNet, make_last_layer
-from dpp.training import Phase, freeze_all_but, make_optimiser, stage_one
+from dpp import ops, reference
+from dpp.data.batches import Batch
+from dpp.methods import plain_cnn
+from dpp.methods.deformable import stage_one
+from dpp.networks.backbones import make_backbone
+from dpp.networks.model import DeformableProtoPNet, make_last_layer
+from dpp.training import last_layer, projection
+from dpp.training.trainer import Phase, freeze_all_but, make_optimiser
 
 CLASSES, PER_CLASS, SIZE = 200, 10, 224
 WEIGHTS = {"separation": 0.01, "cluster": 0.1, "orthogonality": 0.1}
@@ -67,7 +69,7 @@ def with_operator(function: Callable, step: Callable[[], None]) -> Callable[[], 
 def make_network() -> DeformableProtoPNet:
     shape = {"per_class": PER_CLASS, "kernel_size": 2}
     model = DeformableProtoPNet(make_backbone("resnet50"), CLASSES, **shape)
-    model.offsets.draw(1e-3)
+    model.offsets.reset_parameters(1e-3)
     return model
 
 

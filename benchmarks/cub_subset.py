@@ -3,9 +3,9 @@
     python benchmarks/cub_subset.py --data DIR --weights resnet50.pth [--only deformable]
 
 DIR holds a folder `CUB_200_2011`, all of it or some of its classes; the weights are a ResNet-50's
-(see `dpp.backbones.load_weights`). Five runs with the same budget: Deformable ProtoPNet, the same
-without deformation, ProtoPNet, the plain CNN, and Deformable ProtoPNet from random weights. Runs
-are kept: what was stopped goes on, what is finished is printed.
+(see `dpp.networks.backbones.load_weights`). Five runs with the same budget: Deformable ProtoPNet,
+the same without deformation, ProtoPNet, the plain CNN, and Deformable ProtoPNet from random
+weights. Runs are kept: stopped ones are resumed, finished ones are printed.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
     os.environ["DPP_DATA"] = str(arguments.data.resolve())
 
     from dpp import runs
-    from dpp.experiments import make_experiment
+    from dpp.training.experiments import make_experiment
 
     weights = str(arguments.weights.resolve())
     for name in arguments.only or RUNS:

@@ -5,8 +5,8 @@
 - Operations of a training step of each phase, and of a pass over an image, are counted on the real
   network at the real batch size, with tensors that have shapes and no values. Matrix products and
   convolutions count, a multiplication and an addition each; nothing else does.
-- The real schedule of each experiment says how many steps and passes there are, and `dpp.plans`
-  which experiments the tables need.
+- The real schedule of each experiment says how many steps and passes there are, and
+  `dpp.paper.grid` which experiments the tables need.
 - Hours are operations / (a GPU's peak x utilisation). The utilisation is the one that a training
   step reaches on this machine's CPU, against a plain matrix product in the same minute: no GPU was
   there to measure. What is not a product is in it only as far as a CPU spends time on it; a GPU
@@ -39,17 +39,20 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from dpp import ops, paths, plans, prototypes, tables
-from dpp.backbones import make_backbone
-from dpp.baselines.prototree import ProtoTree
+from dpp import ops
+from dpp.data.batches import EpochBatches
 from dpp.data.catalogue import PUBLISHED
-from dpp.data.loading import EpochBatches
-from dpp.data.records import Record, split_by_class
-from dpp.ensembles import Ensemble
-from dpp.errors import UserError
-from dpp.experiments import Experiment, make_experiment
-from dpp.methods import METHODS
-from dpp.training import Schedule, Trainer, freeze_all_but
+from dpp.data.image_records import ImageRecord, split_by_class
+from dpp.methods.prototree import ProtoTree
+from dpp.methods.table import METHODS
+from dpp.networks import prototypes
+from dpp.networks.backbones import make_backbone
+from dpp.paper import grid, tables
+from dpp.runs.ensembles import Ensemble
+from dpp.system import paths
+from dpp.system.errors import UserError
+from dpp.training.experiments import Experiment, make_experiment
+from dpp.training.trainer import Schedule, Trainer, freeze_all_but
 
 CLASSES = {"cub": 200, "dogs": 120}
 A100 = 19.5  # TFLOP/s in float32, outside its tensor cores
@@ -230,7 +233,7 @@ def image_counts(data: str, validation_fraction: float) -> dict[str, int]:
     """How many images there are to train on, to choose by and to test, as `Splits` has them."""
     _, train, test = PUBLISHED[data].counts
     # CUB's classes have 29 or 30 training images, those of Dogs 100.
-    records = [Record(f"{place:05}", Path(), place % CLASSES[data]) for place in range(train)]
+    records = [ImageRecord(f"{place:05}", Path(), place % CLASSES[data]) for place in range(train)]
     left, taken = split_by_class(records, validation_fraction, seed=0)
     return {"train": len(left), "validation": len(taken), "test": test}
 
@@ -286,11 +289,11 @@ def estimate(experiment: Experiment) -> dict[str, float]:
 
 def planned(seeds: Sequence[int]) -> dict[str, list[Experiment]]:
     """The runs that each table needs, members of ensembles in their place."""
-    of_table = {name: plans.cells(name, "paper", seeds=seeds) for name in tables.TITLES}
+    of_table = {name: grid.cells(name, "paper", seeds=seeds) for name in tables.TITLES}
     return {
         name: [
             plan
-            for plan in plans.unfold(plan for cell in cells.values() for plan in cell)
+            for plan in grid.unfold(plan for cell in cells.values() for plan in cell)
             if not isinstance(plan, Ensemble)  # its own pass over the test images is not counted
         ]
         for name, cells in of_table.items()
@@ -320,7 +323,7 @@ def measure_utilisation(backbone: str, rounds: int) -> dict[str, float]:
     flops = count(experiment).steps[PHASE]
     torch.manual_seed(0)
     model = method.build(experiment, make_backbone(backbone), classes)
-    model.offsets.draw(1e-3)
+    model.offsets.reset_parameters(1e-3)
     side = experiment.image_size
     images = torch.randn(IMAGES, 3, side, side).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(classes, (IMAGES,))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dpp import __version__, doctor
 from dpp.data import catalogue
-from dpp.errors import UserError
-from dpp.experiments import PRESETS, Experiment, example_experiment, make_experiment
-from dpp.profiles import PROFILES
+from dpp.system.errors import UserError
+from dpp.system.profiles import PROFILES
+from dpp.training.experiments import PRESETS, Experiment, example_experiment, make_experiment
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
@@ -19,17 +19,17 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def run_reproduce(arguments: argparse.Namespace) -> int:
-    from dpp import reproduction
+    from dpp.paper import reproduce
 
     settings = dict(arguments.set)
-    worked = reproduction.reproduce(arguments.profile, arguments.only, settings, arguments.jobs)
+    worked = reproduce.reproduce(arguments.profile, arguments.only, settings, arguments.jobs)
     return int(not worked)
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    from dpp import status
+    from dpp.paper import readme_table
 
-    status.write()
+    readme_table.write()
     return 0
 
 
@@ -59,27 +59,29 @@ def run_train(arguments: argparse.Namespace) -> int:
 
 
 def run_explain(arguments: argparse.Namespace) -> int:
-    from dpp import runs, score_sheet
+    from dpp import runs
     from dpp.analysis import Network, explain
+    from dpp.report import explanation_files
 
     run = runs.choose(arguments.run_folder, example_experiment())
     network = Network.of(run, runs.choose_device(arguments.device))
-    picture = score_sheet.find_picture(network, arguments.image)
+    picture = explanation_files.find_picture(network, arguments.image)
     explanation = explain(network, picture, arguments.classes)
-    shown = len(arguments.classes) or score_sheet.SHOWN
-    written = score_sheet.write(network, picture, explanation, arguments.out)
-    print(score_sheet.as_text(explanation, network.source.class_names, shown))
+    shown = len(arguments.classes) or explanation_files.SHOWN
+    written = explanation_files.write(network, picture, explanation, arguments.out)
+    print(explanation_files.as_text(explanation, network.source.class_names, shown))
     print("", *written, sep="\n")
     return 0
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    from dpp import report, runs
+    from dpp import runs
+    from dpp.report import run_report
 
     run = runs.choose(arguments.run_folder, example_experiment())
     path = arguments.out or Path(f"{run.folder.name}.html")
     try:
-        print(report.write_report(run, path, device=runs.choose_device(arguments.device)))
+        print(run_report.write_report(run, path, device=runs.choose_device(arguments.device)))
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
     return 0

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module, metadata
 
-from dpp import toolchain
 from dpp.data import catalogue
-from dpp.errors import UserError
-from dpp.paths import ROOT, data_root
+from dpp.system import toolchain
+from dpp.system.errors import UserError
+from dpp.system.paths import ROOT, data_root
 
 OK, OPTIONAL, MISSING = "ok", "optional", "missing"
 GIGABYTE = 1024**3

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from dpp import reference
-from dpp.paths import BUILD_REPORT, PACKAGE
 from dpp.reference import (
     ROOT_FLOOR,
     check_centres,
@@ -28,6 +27,7 @@ from dpp.reference import (
     check_prototypes,
     refuse_second_backward,
 )
+from dpp.system.paths import BUILD_REPORT, PACKAGE
 
 EXTENSION = PACKAGE / "_C.so"
 CHOICES = ("", "auto", "reference", "extension")

@@ -4,7 +4,7 @@ import ast
 import base64
 import re
 
-from dpp.notebooks import WIDGETS
+from dpp.paper.notebooks import WIDGETS
 
 IGNORED = "nbval-ignore-output"
 ABSOLUTE_PATH = re.compile(

@@ -20,11 +20,10 @@ from tiny_analysis import (
 )
 from tiny_network import TinyBackbone
 
-from dpp import pruning, runs
+from dpp import explanations, runs
 from dpp.analysis import (
     Network,
     explain,
-    explanations,
     find_origin,
     follow_tree,
     load_picture,
@@ -32,13 +31,14 @@ from dpp.analysis import (
     read_origins,
     reason,
 )
-from dpp.analysis.explanations import ClassScore
-from dpp.baselines.plain_cnn import PlainCNN
-from dpp.baselines.prototree import ProtoTree
-from dpp.data.records import Source
+from dpp.data.image_records import Source
 from dpp.data.transforms import Geometry
-from dpp.errors import UserError
+from dpp.explanations import ClassScore
+from dpp.methods.plain_cnn import PlainCNN
+from dpp.methods.prototree import ProtoTree
 from dpp.reference import resting_places
+from dpp.system.errors import UserError
+from dpp.training import pruning
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ORIENTATION = 0x0112
@@ -249,7 +249,7 @@ def test_box_lies_on_the_spot_where_padding_displaces_what_cells_look_at(
     network = seek_light(NOTHING, backbone=displaced_brightness())
     assert_on_spot(network, tmp_path / "spot.png", spot, size)
     unaware = replace(network)
-    unaware.__dict__["looks"] = None
+    unaware.__dict__["cell_centres"] = None
     with pytest.raises(AssertionError):
         assert_on_spot(unaware, tmp_path / "spot.png", spot, size)
 
@@ -258,7 +258,7 @@ def test_origins_and_neighbours_are_drawn_where_cells_look(data):
     """All ways to boxes agree: of a picture, of a record, of where a prototype comes from."""
     network = ask_projected(data, "rigid")
     shifted = replace(network)
-    shifted.__dict__["looks"] = tuple(look - 3.5 for look in network.looks)
+    shifted.__dict__["cell_centres"] = tuple(look - 3.5 for look in network.cell_centres)
     record = network.records[network.origins[0].image]
     assert shifted.picture(record).geometry == shifted.geometry(record)[0]
     for part, other in zip(

@@ -12,9 +12,9 @@ from torch import nn
 from torchvision import models
 from torchvision.models.resnet import Bottleneck
 
-from dpp.backbones import NAMES, SLIM, Backbone, load_weights, make_backbone
-from dpp.errors import UserError
-from dpp.paths import ROOT
+from dpp.networks.backbones import NAMES, SLIM, Backbone, load_weights, make_backbone
+from dpp.system.errors import UserError
+from dpp.system.paths import ROOT
 
 REALDATA = Path(os.environ.get("DPP_REALDATA") or ROOT.parent / "shared" / "realdata")
 FULL = {
@@ -179,21 +179,21 @@ LOOKS = {
 @pytest.mark.parametrize("name", LOOKS)
 def test_cell_looks(name):
     backbone = on_meta(make_backbone, name)
-    looks = backbone.looks(14 * backbone.stride if name not in SLIM else 64)
-    middle = len(looks) // 2
-    assert looks[middle] == pytest.approx((middle + 0.5 + LOOKS[name]) * backbone.stride)
+    centres = backbone.cell_centres(14 * backbone.stride if name not in SLIM else 64)
+    middle = len(centres) // 2
+    assert centres[middle] == pytest.approx((middle + 0.5 + LOOKS[name]) * backbone.stride)
 
 
 def test_first_and_last_cells_of_an_upsampled_map_look_no_further_than_its_native_cells():
-    looks = on_meta(make_backbone, "resnet34").looks(96)
-    assert looks == (0.5, 8.5, 24.5, 40.5, 56.5, 64.5)
+    centres = on_meta(make_backbone, "resnet34").cell_centres(96)
+    assert centres == (0.5, 8.5, 24.5, 40.5, 56.5, 64.5)
 
 
 @pytest.mark.parametrize("name", [*FULL, *OTHERS, *SLIM])
 def test_side_of_the_native_map_follows_from_the_layers(name):
     backbone = on_meta(make_backbone, name).eval()  # which has checked it at 224
     assert backbone._walk(100)[0] == backbone._native_map(100)[1]
-    assert len(backbone.looks(100)) == 100 // backbone.stride
+    assert len(backbone.cell_centres(100)) == 100 // backbone.stride
 
 
 def test_layer_that_is_not_understood_is_refused():
@@ -233,8 +233,8 @@ def test_gradients_of_a_cell_lie_around_where_it_looks(name, size):
     weight = images.grad.abs().sum(dim=(0, 1))
     pixels = torch.arange(size) + 0.5
     found = torch.stack([weight.sum(dim=1) @ pixels, weight.sum(dim=0) @ pixels]) / weight.sum()
-    looks = backbone.looks(size)
-    expected = torch.tensor([looks[row], looks[row + 1]])
+    centres = backbone.cell_centres(size)
+    expected = torch.tensor([centres[row], centres[row + 1]])
     assert (found - expected).abs().max() < 0.25 * backbone.stride
 
 

@@ -18,18 +18,19 @@ from PIL import Image
 from tiny_analysis import ask, ask_projected, make_data, make_model
 from tiny_network import TinyBackbone
 
-from dpp import analysis, ops, report
+from dpp import analysis, ops
 from dpp.analysis.global_analysis import global_analysis
-from dpp.baselines.prototree import ProtoTree
 from dpp.browser import Browser, drawings, screens, show, workbench
 from dpp.browser.screens import VIEWS, export
 from dpp.browser.session import Session
 from dpp.browser.texts import sheet_rows
 from dpp.browser.workbench import Changes, Subject, change, class_scores, place_prototype
-from dpp.errors import UserError
-from dpp.experiments import make_experiment
 from dpp.figures import paper_figures
 from dpp.figures.marked_pictures import mark
+from dpp.methods.prototree import ProtoTree
+from dpp.report import run_report
+from dpp.system.errors import UserError
+from dpp.training.experiments import make_experiment
 
 
 @pytest.fixture(scope="module")
@@ -342,13 +343,13 @@ def test_figures_are_those_that_the_notebooks_draw(session):
     network, picture = session.subject.network, session.picture()
     image = screens.show(session, "Image")
     (match,) = [one for one in session.sheet().matches if one.prototype == session.prototype]
-    source = report.find_sources(network, [match.prototype])[match.prototype].marked
+    source = run_report.find_sources(network, [match.prototype])[match.prototype].marked
     pair = mark(picture.pixels, match), source, match.similarity
     figure = paper_figures.comparison({f"prototype {match.prototype}": pair})
     assert image.first.png == drawings.render(figure)[0]
     labels = np.argsort(-session.scores(), kind="stable")[:5].tolist()
     reasoning = analysis.reason(network, picture, labels)
-    figure = report.draw(network, reasoning, picture.pixels)
+    figure = run_report.draw(network, reasoning, picture.pixels)
     assert image.second.png == drawings.render(figure)[0]
 
 

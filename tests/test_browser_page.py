@@ -19,7 +19,7 @@ import nbformat
 import pytest
 from PIL import Image
 
-from dpp.paths import NOTEBOOKS, ROOT
+from dpp.system.paths import NOTEBOOKS, ROOT
 
 CHROMIUM = next(
     (

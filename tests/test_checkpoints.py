@@ -21,8 +21,9 @@ import pytest
 import safetensors
 import torch
 
-from dpp import checkpoints
-from dpp.errors import UserError
+from dpp.system import files
+from dpp.system.errors import UserError
+from dpp.training import checkpoints
 
 FORK = multiprocessing.get_context("fork")  # a child that has torch already
 
@@ -60,16 +61,16 @@ def steps(folder: Path) -> list[int]:
 
 def test_write_file_in_new_folder_leaves_only_the_file(tmp_path):
     path = tmp_path / "a" / "b" / "file"
-    checkpoints.write_file(path, b"first")
-    checkpoints.write_file(path, b"second")
+    files.write_file(path, b"first")
+    files.write_file(path, b"second")
     assert path.read_bytes() == b"second"
     assert names(path.parent) == ["file"]
 
 
 def test_json_comes_back_in_order(tmp_path):
     value = {"z": 1, "a": [1.5, None, True, "Größe", "\udcff"]}
-    checkpoints.write_json(tmp_path / "v.json", value)
-    back = checkpoints.read_json(tmp_path / "v.json")
+    files.write_json(tmp_path / "v.json", value)
+    back = files.read_json(tmp_path / "v.json")
     assert back == value and list(back) == ["z", "a"]
     assert (tmp_path / "v.json").read_text().endswith("}\n")
 
@@ -274,10 +275,10 @@ def test_json_damaged_is_refused(tmp_path, content):
     path = tmp_path / "v.json"
     path.write_bytes(content)
     with pytest.raises(UserError, match="v.json is damaged"):
-        checkpoints.read_json(path)
+        files.read_json(path)
 
 
-@pytest.mark.parametrize("read", [checkpoints.read_json, checkpoints.read_tensors])
+@pytest.mark.parametrize("read", [files.read_json, checkpoints.read_tensors])
 def test_reading_what_is_not_there_or_a_folder_is_refused(tmp_path, read):
     with pytest.raises(UserError, match="nothing cannot be read: No such file"):
         read(tmp_path / "nothing")
@@ -340,7 +341,7 @@ def test_payload_does_not_run_as_tensors_or_json(tmp_path, kind):
     with pytest.raises(UserError, match="is not a safetensors file"):
         checkpoints.read_tensors(path, hashlib.sha256(path.read_bytes()).hexdigest())
     with pytest.raises(UserError, match="is not JSON"):
-        checkpoints.read_json(path)
+        files.read_json(path)
     assert not ran.exists()
 
 
@@ -362,7 +363,7 @@ def save_for_ever(folder: Path, step: int) -> None:
     while True:
         step += 1
         checkpoints.save_state(folder, step, some_state(step, 500_000))  # 2 MB
-        checkpoints.write_json(folder / "progress.json", {"steps": [step] * 10_000})
+        files.write_json(folder / "progress.json", {"steps": [step] * 10_000})
 
 
 def test_files_are_whole_after_kills(tmp_path):
@@ -385,7 +386,7 @@ def test_files_are_whole_after_kills(tmp_path):
         assert state["step"] > last
         last = state["step"]
         assert is_equal(state, some_state(last, 500_000))
-        assert len(set(checkpoints.read_json(tmp_path / "progress.json")["steps"])) == 1
+        assert len(set(files.read_json(tmp_path / "progress.json")["steps"])) == 1
         assert kills < 100
     checkpoints.save_state(tmp_path, last + 1, some_state(last + 1))
     assert not any(path.stat().st_size for path in tmp_path.glob(".*.tmp"))
@@ -401,7 +402,7 @@ def write_slowly(path: Path, started, go) -> None:
         sync(handle)
 
     os.fsync = wait
-    checkpoints.write_file(path, b"slow")
+    files.write_file(path, b"slow")
 
 
 def test_remove_abandoned_spares_a_file_being_written(tmp_path):
@@ -409,7 +410,7 @@ def test_remove_abandoned_spares_a_file_being_written(tmp_path):
     writer = FORK.Process(target=write_slowly, args=(tmp_path / "slow", started, go))
     writer.start()
     assert started.wait(10)
-    checkpoints.remove_abandoned(tmp_path)
+    files.remove_abandoned(tmp_path)
     (name,) = names(tmp_path)
     assert name.startswith(".slow.")
     go.set()
@@ -425,17 +426,17 @@ def test_remove_abandoned_removes_the_file_of_a_dead_writer(tmp_path):
     writer.kill()
     writer.join(10)
     assert len(names(tmp_path)) == 1
-    checkpoints.remove_abandoned(tmp_path)
+    files.remove_abandoned(tmp_path)
     assert not names(tmp_path)
 
 
 def test_remove_abandoned_spares_an_empty_file_for_a_while(tmp_path):
     path = tmp_path / ".file.0123abcd.tmp"
     path.touch()
-    checkpoints.remove_abandoned(tmp_path)
+    files.remove_abandoned(tmp_path)
     assert path.exists()
-    os.utime(path, (time.time() - 2 * checkpoints.NEWBORN,) * 2)
-    checkpoints.remove_abandoned(tmp_path)
+    os.utime(path, (time.time() - 2 * files.NEWBORN,) * 2)
+    files.remove_abandoned(tmp_path)
     assert not path.exists()
 
 
@@ -444,10 +445,10 @@ def test_write_file_interrupted_leaves_no_temporary(tmp_path, monkeypatch, call)
     def interrupt(*arguments):
         raise KeyboardInterrupt
 
-    checkpoints.write_file(tmp_path / "file", b"old")
-    monkeypatch.setattr(checkpoints.os, call, interrupt)
+    files.write_file(tmp_path / "file", b"old")
+    monkeypatch.setattr(files.os, call, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        checkpoints.write_file(tmp_path / "file", b"new")
+        files.write_file(tmp_path / "file", b"new")
     assert names(tmp_path) == ["file"] and (tmp_path / "file").read_bytes() == b"old"
 
 
@@ -487,7 +488,7 @@ def test_save_state_past_the_file_limit_leaves_the_old(tmp_path):
         with pytest.raises(UserError, match=r"state-00000002.*it is larger than .* nothing was"):
             checkpoints.save_state(tmp_path, 2, some_state(2, 100_000))
         with pytest.raises(UserError, match=f"{old.name}.* what was there before is intact"):
-            checkpoints.write_file(old, bytes(100_000))
+            files.write_file(old, bytes(100_000))
 
     run_in_child(work)
     assert names(tmp_path) == [old.name]
@@ -497,24 +498,24 @@ def test_save_state_past_the_file_limit_leaves_the_old(tmp_path):
 FILL = """
 import sys, warnings
 from pathlib import Path
-from dpp import checkpoints
+from dpp.system import files
 import torch
 warnings.simplefilter("error")
 folder = Path(sys.argv[1])
-checkpoints.write_json(folder / "v.json", {"old": 1})
+files.write_json(folder / "v.json", {"old": 1})
 old = checkpoints.save_state(folder, 1, {"a": torch.ones(1000)})
 for write in (
     lambda: checkpoints.save_state(folder, 2, {"a": torch.ones(100_000)}),
     lambda: checkpoints.write_tensors(folder / "w", {"a": torch.ones(100_000)}),
-    lambda: checkpoints.write_json(folder / "v.json", [1] * 100_000),
+    lambda: files.write_json(folder / "v.json", [1] * 100_000),
 ):
     try:
         write()
         sys.exit("it did fit")
-    except checkpoints.UserError as error:
+    except files.UserError as error:
         print(error)
 assert {path.name for path in folder.iterdir()} == {"v.json", old.name}
-assert checkpoints.read_json(folder / "v.json") == {"old": 1}
+assert files.read_json(folder / "v.json") == {"old": 1}
 assert torch.equal(checkpoints.latest_state(folder)["a"], torch.ones(1000))
 """
 
@@ -533,7 +534,7 @@ def test_writing_on_a_full_disk_leaves_the_old(tmp_path):
 
 
 def test_writing_in_a_folder_without_permission_is_refused(tmp_path):
-    checkpoints.write_json(tmp_path / "v.json", {"old": 1})
+    files.write_json(tmp_path / "v.json", {"old": 1})
 
     def work():
         os.chdir(tmp_path)  # the folders above may be closed to others
@@ -543,9 +544,9 @@ def test_writing_in_a_folder_without_permission_is_refused(tmp_path):
             except OSError:
                 return "root may write anywhere, and there is no other user to become"
         with pytest.raises(UserError, match="v.json .*Permission denied; what was .* intact"):
-            checkpoints.write_json(Path("v.json"), {"new": 1})
+            files.write_json(Path("v.json"), {"new": 1})
         with pytest.raises(UserError, match="closed/v.json .*Permission denied"):
-            checkpoints.write_json(Path("closed/v.json"), {"new": 1})
+            files.write_json(Path("closed/v.json"), {"new": 1})
 
     (tmp_path / "closed").mkdir(0o000)
     tmp_path.chmod(0o555)
@@ -561,4 +562,4 @@ def test_writing_in_a_folder_without_permission_is_refused(tmp_path):
 def test_writing_under_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="could not be written: .*nothing was left there"):
-        checkpoints.write_json(tmp_path / "file" / "v.json", 1)
+        files.write_json(tmp_path / "file" / "v.json", 1)

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from dpp import doctor, notebooks, reproduction
-from dpp.errors import UserError
+from dpp import doctor
+from dpp.paper import notebooks, reproduce
+from dpp.system.errors import UserError
 
 
 def dpp(*arguments: str) -> subprocess.CompletedProcess:
@@ -78,17 +79,17 @@ def test_notebook_is_found_by(name):
 
 def test_papermill_runs_the_first_notebook_with_another_parameter(tmp_path, monkeypatch):
     monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
-    assert reproduction.reproduce("smoke", ["00"], {"map_size": "11"})
+    assert reproduce.reproduce("smoke", ["00"], {"map_size": "11"})
     text = (tmp_path / "smoke" / "notebooks" / "00_start_here.ipynb").read_text()
     assert "map_size = 11" in text
 
 
 def test_reproduce_reports_a_notebook_that_fails(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
-    assert not reproduction.reproduce("smoke", ["00"], {"map_size": "0"})
+    assert not reproduce.reproduce("smoke", ["00"], {"map_size": "0"})
     assert "failed: " in capsys.readouterr().out
 
 
 def test_reproduce_takes_the_profile_from_its_own_option():
     with pytest.raises(UserError, match="use --profile paper"):
-        reproduction.reproduce("mini", ["01"], {"profile": "paper"})
+        reproduce.reproduce("mini", ["01"], {"profile": "paper"})

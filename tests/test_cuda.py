@@ -13,8 +13,9 @@ import torch
 from cuda_emulation.emulator import HERE, OPERATORS, Emulator, compile_host
 from cuda_emulation.problems import CASES, SHAPES, assert_close, gradients_of, problem, random_like
 
-from dpp import ops, reference, toolchain
+from dpp import ops, reference
 from dpp.reference import ROOT_FLOOR
+from dpp.system import toolchain
 
 CSRC = Path(__file__).parents[1] / "csrc"
 PYTHONPATH = os.pathsep.join([str(CSRC.parent), str(Path(__file__).parent)])

@@ -17,8 +17,8 @@ from dpp import doctor
 from dpp.data import catalogue, download, install
 from dpp.data.archives import unpack
 from dpp.data.catalogue import Archive, Published
-from dpp.data.space import NoSpaceError
-from dpp.errors import UserError
+from dpp.data.disk_space import NoSpaceError
+from dpp.system.errors import UserError
 
 
 class Server:

@@ -12,9 +12,9 @@ from PIL import Image
 from tiny_data import save_image
 from torchvision.transforms import v2
 
+from dpp.data.image_records import Box, ImageRecord
 from dpp.data.images import clip_box, decode, open_image, region_of
-from dpp.data.records import Box, Record
-from dpp.errors import UserError
+from dpp.system.errors import UserError
 
 GREY = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
 
@@ -90,7 +90,7 @@ def test_exif_rotation_is_followed_only_where_asked(tmp_path):
     path = saved(tmp_path / "turned.png", GREY, exif=exif)
     assert open_image(path).size == (4, 3)
     assert open_image(path, upright=True).size == (3, 4)
-    pixels, size = decode(Record("a", path, 0, upright=True), 8, crop_to_box=False)
+    pixels, size = decode(ImageRecord("a", path, 0, upright=True), 8, crop_to_box=False)
     assert pixels.shape == (3, 8, 8) and size == (3, 4)
 
 
@@ -141,7 +141,7 @@ def test_box_is_clipped_to_whole_pixels_of_the_image(box, clipped):
 
 def test_crop_shows_the_box_and_resizes_as_torchvision_does(tmp_path):
     path = save_image(tmp_path / "image.png")
-    record = Record("a", path, 0, Box(4.5, 6.0, 30.2, 99.0))
+    record = ImageRecord("a", path, 0, Box(4.5, 6.0, 30.2, 99.0))
     image = open_image(path)
     for crop_to_box, region in ((False, (0, 0, 30, 40)), (True, (6, 4, 24, 27))):
         expected = v2.functional.resized_crop(image, *region, size=[16, 16])
@@ -152,9 +152,9 @@ def test_crop_shows_the_box_and_resizes_as_torchvision_does(tmp_path):
 
 
 def test_crop_without_a_usable_box_is_refused():
-    record = Record("a", "bird.jpg", 0)
+    record = ImageRecord("a", "bird.jpg", 0)
     with pytest.raises(UserError, match="bird.jpg has no box to crop to"):
         region_of(record, 40, 30, crop_to_box=True)
-    record = Record("a", "bird.jpg", 0, Box(50, 0, 60, 10))
+    record = ImageRecord("a", "bird.jpg", 0, Box(50, 0, 60, 10))
     with pytest.raises(UserError, match=r"bird.jpg is 40 by 30 and its box .* is outside"):
         region_of(record, 40, 30, crop_to_box=True)

@@ -8,8 +8,8 @@ from tiny_data import PARTS, save_image, save_list, write_cub, write_dogs, write
 
 from dpp import data
 from dpp.data import catalogue
-from dpp.data.records import Box, Part, images_per_class, relative_places, split_by_class
-from dpp.errors import UserError
+from dpp.data.image_records import Box, Part, images_per_class, relative_places, split_by_class
+from dpp.system.errors import UserError
 
 
 def rewrite(path: Path, old: str, new: str) -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dpp import data
+from dpp.data.batches import make_loader, make_splits
+from dpp.data.image_records import images_per_class
 from dpp.data.images import clip_box, open_image
-from dpp.data.loading import make_loader, make_splits
-from dpp.data.records import images_per_class
 from dpp.data.transforms import to_pixels
-from dpp.paths import ROOT
+from dpp.system.paths import ROOT
 
 REALDATA = Path(os.environ.get("DPP_REALDATA") or ROOT.parent / "shared" / "realdata")
 CUB = REALDATA / "CUB_200_2011"

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 
+from dpp.data.image_records import Box, ImageRecord
 from dpp.data.images import decode, open_image
-from dpp.data.records import Box, Record
 from dpp.data.transforms import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -52,7 +52,7 @@ def test_augmentation_equals_torchvision_on_the_photograph_then_resize(
         interpolation=InterpolationMode.BILINEAR,
     )
     expected = v2.functional.resize(v2.functional.horizontal_flip(turned), [96, 96])
-    pixels = torch.tensor(decode(Record("a", path, 0), 96, crop_to_box=False)[0])
+    pixels = torch.tensor(decode(ImageRecord("a", path, 0), 96, crop_to_box=False)[0])
 
     def difference(augmentation, aspect):
         """Away from the edge, at which we sample across it and torchvision does not."""
@@ -116,7 +116,7 @@ def test_geometry_leads_from_a_bright_cell_back_to_the_bright_spot(
     pixels[row - 2 : row + 3, column - 2 : column + 3] = 255
     path = tmp_path / "spot.png"
     Image.fromarray(pixels).save(path)
-    record = Record("a", path, 0, Box(20.5, 22.0, 171.0, 300.0))
+    record = ImageRecord("a", path, 0, Box(20.5, 22.0, 171.0, 300.0))
     tensor, image_size = decode(record, 112, crop_to_box)
     geometry = Geometry.of(record, image_size, 112, crop_to_box)
 

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from dpp import ensembles, paths, records, runs
-from dpp.ensembles import Ensemble
-from dpp.errors import UserError
-from dpp.experiments import make_experiment
+from dpp import runs
+from dpp.runs import ensembles, making, records
+from dpp.runs.ensembles import Ensemble
+from dpp.system import paths
+from dpp.system.errors import UserError
+from dpp.training.experiments import make_experiment
 
 TINY = {"weights": "none", "image_size": 32, "epochs": 2, "warm_epochs": 1, "per_class": 1}
 
@@ -42,7 +44,7 @@ def test_ensemble_of_3_scores_what_summing_by_hand_gives(members, tmp_path, one_
 
 def test_members_and_ensemble_are_found_again(members, tmp_path, monkeypatch, one_thread):
     first = ensembles.run(Ensemble(members), root=tmp_path, progress=False)
-    monkeypatch.setattr(runs, "make_trainer", None)
+    monkeypatch.setattr(making, "make_trainer", None)
     monkeypatch.setattr(ensembles, "test_accuracy", None)
     turned = Ensemble(members[::-1])
     assert ensembles.run(turned, root=tmp_path, progress=False).folder == first.folder

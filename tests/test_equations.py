@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpp.paths import ROOT
+from dpp.system.paths import ROOT
 
 TESTS = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
 NAMED = {

@@ -9,9 +9,9 @@ from PIL import Image
 from test_runs import tiny
 
 from dpp import __main__ as command_line
-from dpp import runs
-from dpp.analysis import Network, explain, explanations
-from dpp.analysis.explanations import Reasoning, TreePath
+from dpp import explanations, runs
+from dpp.analysis import Network, explain
+from dpp.explanations import Reasoning, TreePath
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}

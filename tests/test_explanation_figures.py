@@ -14,10 +14,8 @@ from tiny_network import TinyBackbone
 
 from dpp import figures
 from dpp.analysis import figure_data, find_origin, follow_tree, local_analysis, reason
-from dpp.analysis.explanations import Audit, PartShare, Share
 from dpp.analysis.global_analysis import global_analysis
-from dpp.baselines.prototree import ProtoTree
-from dpp.errors import UserError
+from dpp.explanations import Audit, PartShare, Share
 from dpp.figures import PART_COLOURS, explanation_figures, paper_figures, tree_figures
 from dpp.figures.marked_pictures import (
     Marked,
@@ -29,6 +27,8 @@ from dpp.figures.marked_pictures import (
     tie_ends,
     view_of,
 )
+from dpp.methods.prototree import ProtoTree
+from dpp.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

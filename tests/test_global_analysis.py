@@ -12,16 +12,16 @@ from tiny_analysis import KINDS, ask, ask_projected, make_data, make_model
 from tiny_network import TinyBackbone
 from torch import nn
 
-from dpp import runs
-from dpp.analysis import audit, explanations
-from dpp.analysis.explanations import Accuracy, Share
+from dpp import explanations, runs
+from dpp.analysis import audit
 from dpp.analysis.global_analysis import Nearest, find_nearest, global_analysis
-from dpp.baselines.prototree import ProtoTree
-from dpp.data.loading import batches, make_loader
-from dpp.data.records import Box, Part, Record
+from dpp.data.batches import batches, make_loader
+from dpp.data.image_records import Box, ImageRecord, Part
 from dpp.data.transforms import Geometry
-from dpp.errors import UserError
-from dpp.projection import Origin, file_digest
+from dpp.explanations import Accuracy, Share
+from dpp.methods.prototree import ProtoTree
+from dpp.system.errors import UserError
+from dpp.training.projection import Origin, file_digest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -149,10 +149,10 @@ def test_global_analysis_refuses_augmented_images_and_no_images(data):
 # Audits
 
 
-def marked(**changes) -> Record:
+def marked(**changes) -> ImageRecord:
     """An image of 40 by 40, ten pixels to a cell: animal in the middle, a part on cell (1, 1)."""
     parts = (Part(15, 15, True), Part(35, 35, False))
-    return replace(Record("0", None, 0, Box(10, 10, 30, 30), parts), **changes)
+    return replace(ImageRecord("0", None, 0, Box(10, 10, 30, 30), parts), **changes)
 
 
 PLACES = np.array(

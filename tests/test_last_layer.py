@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from dpp import last_layer, losses
+from dpp.networks import losses
+from dpp.training import last_layer
 
 CLASSES, PER_CLASS = 4, 3
 FITS = [last_layer.fit_to_convergence, last_layer.fit_by_passes]

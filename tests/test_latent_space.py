@@ -10,16 +10,19 @@ import pytest
 import torch
 from tiny_analysis import ask, ask_projected, make_data, make_model
 
-from dpp import checkpoints, losses, paths, records, runs
+from dpp import runs
 from dpp.analysis import audit, latent_space
-from dpp.analysis.explanations import GlobalAnalysis, Neighbours, Share, Sighting
 from dpp.analysis.global_analysis import chance_share, own_shares, select
 from dpp.analysis.latent_space import Angles
-from dpp.data.loading import ImageDataset
-from dpp.data.records import Record
-from dpp.errors import UserError
-from dpp.experiments import make_experiment
+from dpp.data.batches import ImageDataset
+from dpp.data.image_records import ImageRecord
+from dpp.explanations import GlobalAnalysis, Neighbours, Share, Sighting
 from dpp.figures import latent_figures
+from dpp.networks import losses
+from dpp.runs import records
+from dpp.system import files, paths
+from dpp.system.errors import UserError
+from dpp.training.experiments import make_experiment
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -119,8 +122,8 @@ def test_twin_is_found_beside_a_run_or_committed_and_never_trained(tmp_path, mon
     twin = make_experiment("mini", margin=0.0)
     committed = tmp_path / "results" / "mini" / "networks"
     root = {"beside": run.folder.parent, "committed": committed, "nowhere": tmp_path}[where]
-    checkpoints.write_json(root / twin.name / "experiment.json", asdict(twin))
-    checkpoints.write_json(root / twin.name / "manifest.json", {})
+    files.write_json(root / twin.name / "experiment.json", asdict(twin))
+    files.write_json(root / twin.name / "manifest.json", {})
     found = latent_space.find_twin(run, margin=0.0)
     assert (found and found.folder) == (None if where == "nowhere" else root / twin.name)
 
@@ -157,7 +160,7 @@ def test_own_shares_count_the_first_then_the_first_two():
 
 
 def test_chance_share_weighs_classes_by_their_prototypes():
-    records = [Record(str(i), Path(), label) for i, label in enumerate((0, 0, 0, 1, 2))]
+    records = [ImageRecord(str(i), Path(), label) for i, label in enumerate((0, 0, 0, 1, 2))]
     images = ImageDataset(records, store=None)
     assert chance_share(FOUND, images) == Share(3 + 1, 10)
 

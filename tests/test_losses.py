@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dpp import losses
+from dpp.networks import losses
 
 CLASSES = torch.tensor([0, 0, 1, 1, 1, 2])  # of six prototypes: classes may differ in number
 

@@ -7,10 +7,11 @@ import torch
 from loop_oracle import cell, places_of_parts, zeta
 from tiny_network import TinyBackbone, make_network
 
-from dpp import ops, variants
-from dpp.errors import UserError
-from dpp.model import DeformableProtoPNet, offsets_at
-from dpp.prototypes import OffsetBranch, Prototypes
+from dpp import ops
+from dpp.networks import released
+from dpp.networks.model import DeformableProtoPNet, offsets_at
+from dpp.networks.prototypes import OffsetBranch, Prototypes
+from dpp.system.errors import UserError
 
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(5)).double()
 
@@ -70,7 +71,7 @@ def test_connections_start_at_1_for_the_own_class_and_a_half_against_the_others(
 def test_prototypes_are_rigid_until_the_offset_branch_is_drawn():
     network = make_network(moving=0)
     assert not network.inspect(IMAGES).offsets.any()
-    network.offsets.draw(0.5)
+    network.offsets.reset_parameters(0.5)
     assert network.inspect(IMAGES).offsets.any()
 
 
@@ -92,7 +93,7 @@ def test_prototype_vectors_start_uniform_and_channels_last():
 def test_offset_branch_keeps_the_size_of_the_map_and_draws_its_weights():
     branch = OffsetBranch(7, 3)
     assert branch(torch.rand(1, 7, 5, 4)).shape == (1, 18, 5, 4)
-    branch.draw(2e-5)
+    branch.reset_parameters(2e-5)
     for layer in (branch[0], branch[2]):
         assert float(layer.weight.detach().std()) == pytest.approx(2e-5, rel=0.1)
         assert not layer.bias.any()
@@ -164,7 +165,7 @@ def released_scores(network: DeformableProtoPNet, images: torch.Tensor) -> torch
 
 
 def test_all_switches_on_give_the_released_network():
-    network = make_network(moving=0.3, variant=variants.EVERY, per_class=1)
+    network = make_network(moving=0.3, variant=released.EVERY, per_class=1)
     with torch.no_grad():
         network.offsets[0].weight /= 64  # its features are that much longer
         network.prototypes.vectors[1] *= -1  # whose score the ReLU clips
@@ -221,15 +222,15 @@ def test_released_offset_kernels_are_for_2x2_alone():
 
 
 def test_variants_are_parsed_and_wrong_names_refused():
-    assert variants.parse("paper") == frozenset()
-    assert variants.parse("released") == variants.EVERY
-    assert variants.parse("released:zero_outside,damped_cosine") == {
+    assert released.parse("paper") == frozenset()
+    assert released.parse("released") == released.EVERY
+    assert released.parse("released:zero_outside,damped_cosine") == {
         "zero_outside",
         "damped_cosine",
     }
     for wrong in ("", "Released", "released:", "released:nonsense", "paper:zero_outside"):
         with pytest.raises(UserError, match="variant"):
-            variants.parse(wrong)
+            released.parse(wrong)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from notebook_contract import IGNORED, checked_text, violations
 
-from dpp import notebooks
+from dpp.paper import notebooks
 
 ALL = notebooks.find()
 FIRST = ALL[0]

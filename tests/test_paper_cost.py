@@ -14,12 +14,14 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from dpp import last_layer, ops, paths, projection, reference
-from dpp.backbones import make_backbone
-from dpp.data.loading import Batch
-from dpp.experiments import MODELS, make_experiment
-from dpp.methods import METHODS
-from dpp.training import freeze_all_but
+from dpp import ops, reference
+from dpp.data.batches import Batch
+from dpp.methods.table import METHODS
+from dpp.networks.backbones import make_backbone
+from dpp.system import paths
+from dpp.training import last_layer, projection
+from dpp.training.experiments import MODELS, make_experiment
+from dpp.training.trainer import freeze_all_but
 
 sys.path.insert(0, str(paths.ROOT / "benchmarks"))
 cost = importlib.import_module("paper_cost")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dpp import paths, tables
+from dpp.paper import tables
+from dpp.system import paths
 
 CELLS = {"table1": 42, "table2": 8, "table3": 32, "dogs_backbones": 12, "dogs_models": 5}
 FIELDS = ["group", "row", "column", "value", "mark", "bold", "row_mark", "row_bold"]

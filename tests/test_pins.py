@@ -7,7 +7,7 @@ from importlib import metadata
 import yaml
 
 from dpp import __version__
-from dpp.paths import ROOT
+from dpp.system.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)")

@@ -4,8 +4,8 @@ import torch
 from tiny_network import TinyBackbone
 from torch.nn import functional
 
-from dpp.baselines.plain_cnn import PlainCNN, objective
-from dpp.training import Phase
+from dpp.methods.plain_cnn import PlainCNN, objective
+from dpp.training.trainer import Phase
 
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 2, 1, 1])

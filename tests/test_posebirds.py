@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpp.data import posebirds, species, studio
-from dpp.data.bird_anatomy import ATTRIBUTES, PARTS, Plumage, Pose, draw_bird
 from dpp.data.cub import read_cub
-from dpp.data.drawing import SUPERSAMPLE, Canvas, Frame, png_bytes
-from dpp.errors import UserError
+from dpp.drawn import posebirds, species, studio
+from dpp.drawn.bird_anatomy import ATTRIBUTES, PARTS, Plumage, Pose, draw_bird
+from dpp.drawn.drawing import SUPERSAMPLE, Canvas, Frame, png_bytes
+from dpp.system.errors import UserError
 
 SMALL = {"classes": 3, "train_per_class": 3, "test_per_class": 2, "image_size": 32}
 # Of one image of each of 25 classes. If it changes, so have the pictures: raise `studio.VERSION`.

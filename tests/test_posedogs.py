@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 from scipy.io import loadmat
 
-from dpp.data import posebirds, posedogs, species, studio
 from dpp.data.dogs import read_dogs
-from dpp.data.drawing import png_bytes
-from dpp.errors import UserError
+from dpp.drawn import posebirds, posedogs, species, studio
+from dpp.drawn.drawing import png_bytes
+from dpp.system.errors import UserError
 
 SMALL = {"classes": 3, "train_per_class": 3, "test_per_class": 2, "image_size": 32}
 # Of one image of each of 25 classes. If it changes, so have the pictures: raise `studio.VERSION`.

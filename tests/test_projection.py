@@ -7,10 +7,10 @@ import torch
 from tiny_network import make_network, make_tiny_splits
 
 from dpp import ops
-from dpp.data.loading import batches, make_loader
-from dpp.errors import UserError
-from dpp.projection import project
+from dpp.data.batches import batches, make_loader
 from dpp.reference import resting_places
+from dpp.system.errors import UserError
+from dpp.training.projection import project
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import pytest
 import torch
 from tiny_network import TinyBackbone, make_tiny_splits
 
-from dpp import checkpoints
-from dpp.backbones import make_backbone
-from dpp.baselines.protopnet import (
+from dpp.data.batches import batches, make_loader
+from dpp.methods.protopnet import (
     METHOD,
     CellPrototypes,
     ProtoPNet,
@@ -18,10 +17,11 @@ from dpp.baselines.protopnet import (
     project,
     similarity,
 )
-from dpp.data.loading import batches, make_loader
-from dpp.errors import UserError
-from dpp.experiments import make_experiment
-from dpp.training import Phase, Trainer
+from dpp.networks.backbones import make_backbone
+from dpp.system import files
+from dpp.system.errors import UserError
+from dpp.training.experiments import make_experiment
+from dpp.training.trainer import Phase, Trainer
 
 WEIGHTS = {"cluster": 0.8, "separation": 0.08}
 LABELS = torch.tensor([0, 2, 1, 1])
@@ -273,7 +273,7 @@ def test_training_lowers_the_loss_and_ends_in_stages_2_and_3(splits, tmp_path, o
     assert 1 <= records[4]["source_images"] <= 6 and "test_accuracy" in records[-1]
     assert not torch.equal(start, trainer.model.last_layer.weight)
     assert [origin["prototype"] for origin in trainer.provenance] == list(range(6))
-    checkpoints.write_json(tmp_path / "prototypes.json", trainer.provenance)
+    files.write_json(tmp_path / "prototypes.json", trainer.provenance)
 
 
 def test_half_precision_keeps_distances_in_single(splits, one_thread):

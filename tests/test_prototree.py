@@ -5,20 +5,20 @@ import math
 import numpy as np
 import pytest
 import torch
-from test_training import same, weights_of
+from test_trainer import same, weights_of
 from tiny_network import Enough, TinyBackbone, make_tiny_splits, stop_after
 from torch import Tensor
 
 from dpp.analysis import Network, Picture, follow_tree
-from dpp.analysis.explanations import TreePath
-from dpp.baselines import prototree
-from dpp.baselines.prototree import METHOD, Leaves, ProtoTree
-from dpp.data.loading import batches, make_loader
-from dpp.data.records import Box, Source
+from dpp.data.batches import batches, make_loader
+from dpp.data.image_records import Box, Source
 from dpp.data.transforms import Geometry
-from dpp.errors import UserError
-from dpp.experiments import make_experiment
-from dpp.training import Phase, Schedule, Trainer
+from dpp.explanations import TreePath
+from dpp.methods import prototree
+from dpp.methods.prototree import METHOD, Leaves, ProtoTree
+from dpp.system.errors import UserError
+from dpp.training.experiments import make_experiment
+from dpp.training.trainer import Phase, Schedule, Trainer
 
 IMAGES = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0)).double()
 LABELS = torch.tensor([0, 2, 1, 1, 0])

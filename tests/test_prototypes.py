@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpp.prototypes import EPSILON, fix_length
+from dpp.networks.prototypes import EPSILON, fix_length
 
 
 @pytest.mark.parametrize("length", [1 / 3, 1 / 2, 1.0])

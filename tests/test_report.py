@@ -11,10 +11,11 @@ from matplotlib import pyplot
 from test_runs import tiny
 from tiny_data import write_folder
 
-from dpp import analysis, report, runs
+from dpp import analysis, runs
 from dpp.analysis import Network
-from dpp.analysis.explanations import Reasoning, TreePath
-from dpp.errors import UserError
+from dpp.explanations import Reasoning, TreePath
+from dpp.report import run_report
+from dpp.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ODD = "<b>bold & “odd”"  # a class's name
@@ -40,7 +41,7 @@ def run(request, photographs, tmp_path_factory) -> runs.Run:
 @pytest.fixture(scope="module")
 def page(run, tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("report") / "new" / "card.html"
-    assert report.write_report(run, path, examples=1) == path
+    assert run_report.write_report(run, path, examples=1) == path
     return path.read_text(encoding="utf-8")
 
 
@@ -118,7 +119,7 @@ def test_accuracy_is_that_of_the_run(run, page):
 
 
 def test_confusions_have_what_an_image_is_in_rows():
-    found = report.count_confusions(np.array([0, 0, 2]), np.array([0, 1, 1]), 3)
+    found = run_report.count_confusions(np.array([0, 0, 2]), np.array([0, 1, 1]), 3)
     assert found.tolist() == [[1, 1, 0], [0, 0, 0], [0, 1, 0]]
 
 
@@ -146,7 +147,7 @@ def test_nothing_stays_open(page):
 
 
 def test_same_run_gives_the_same_page(run, page, tmp_path):
-    again = report.write_report(run, tmp_path / "again.html", examples=1)
+    again = run_report.write_report(run, tmp_path / "again.html", examples=1)
     assert again.read_text(encoding="utf-8") == page
 
 
@@ -160,4 +161,4 @@ def test_explanation_of_each_network_is_drawn(run, photographs):
     explanation = analysis.explain(network, picture)
     kind = TreePath if run.experiment.model == "prototree" else Reasoning
     assert isinstance(explanation, kind)
-    assert report.draw(network, explanation, picture.pixels).axes
+    assert run_report.draw(network, explanation, picture.pixels).axes

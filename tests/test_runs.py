@@ -15,9 +15,12 @@ import torch
 from tiny_data import write_folder
 from tiny_network import Enough
 
-from dpp import checkpoints, paths, runs
-from dpp.errors import UserError
-from dpp.experiments import Experiment, make_experiment
+from dpp import runs
+from dpp.runs import making
+from dpp.system import files, paths
+from dpp.system.errors import UserError
+from dpp.training import checkpoints, resumable
+from dpp.training.experiments import Experiment, make_experiment
 
 # A network that trains in seconds: no pretraining, three classes, 2x2 prototypes.
 TINY = {
@@ -91,7 +94,7 @@ def test_loaded_model_gives_the_accuracy_of_the_record(finished, one_thread):
 
 
 def test_finished_run_is_found_not_trained(finished, monkeypatch):
-    monkeypatch.setattr(runs, "make_trainer", None)
+    monkeypatch.setattr(making, "make_trainer", None)
     assert runs.run(tiny(), root=finished.folder.parent) == finished
     assert runs.open_run(finished.folder).experiment == tiny()
 
@@ -164,14 +167,13 @@ def test_signal_saves_between_two_steps_and_leaves_cleanly(finished, tmp_path, n
 @pytest.fixture
 def stopped(tmp_path, monkeypatch, one_thread) -> Path:
     """The folder of a run that ended after its second epoch."""
-    from dpp import supervision
 
     def stop(bar, writer, record, place):
         if place == 2:
             raise Enough
 
     with monkeypatch.context() as patch:
-        patch.setattr(supervision, "report", stop)
+        patch.setattr(resumable, "report", stop)
         with pytest.raises(Enough):
             runs.run(tiny(), root=tmp_path, progress=False)
     return tmp_path / tiny().name
@@ -304,9 +306,9 @@ def test_one_class_is_refused(tmp_path):
 def test_last_metrics_are_there_even_if_it_was_killed_before_writing_them(
     tmp_path, monkeypatch, one_thread
 ):
-    from dpp import supervision
+    from dpp.training import resumable
 
-    write = supervision.write_metrics
+    write = resumable.write_metrics
 
     def fail(folder, history):
         if len(history) == 8:
@@ -314,7 +316,7 @@ def test_last_metrics_are_there_even_if_it_was_killed_before_writing_them(
         write(folder, history)
 
     with monkeypatch.context() as patch:
-        patch.setattr(supervision, "write_metrics", fail)
+        patch.setattr(resumable, "write_metrics", fail)
         with pytest.raises(Enough):
             runs.run(tiny(), root=tmp_path, progress=False)
     assert len(runs.run(tiny(), root=tmp_path, progress=False).metrics) == 8
@@ -356,11 +358,9 @@ def test_wrong_fields_are_refused_with_their_name(changes, message):
 
 def put(folder: Path, experiment: Experiment) -> Path:
     """What finds a run there, and nothing more."""
-    checkpoints.write_json(folder / experiment.name / "experiment.json", asdict(experiment))
-    digest = checkpoints.digest(folder / experiment.name / "experiment.json")
-    checkpoints.write_json(
-        folder / experiment.name / "manifest.json", {"experiment_sha256": digest}
-    )
+    files.write_json(folder / experiment.name / "experiment.json", asdict(experiment))
+    digest = files.digest(folder / experiment.name / "experiment.json")
+    files.write_json(folder / experiment.name / "manifest.json", {"experiment_sha256": digest})
     return folder / experiment.name
 
 

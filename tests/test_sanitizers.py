@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from dpp import toolchain
-from dpp.paths import ROOT
+from dpp.system import toolchain
+from dpp.system.paths import ROOT
 
 
 def runtimes() -> str | None:

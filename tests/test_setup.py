@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from dpp import toolchain
-from dpp.paths import BUILD_REPORT, ROOT
+from dpp.system import toolchain
+from dpp.system.paths import BUILD_REPORT, ROOT
 
 USE_THE_COPY = """
 import torch, dpp

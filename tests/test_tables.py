@@ -10,10 +10,12 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from dpp import paths, records, tables
-from dpp.ensembles import Ensemble
-from dpp.errors import UserError
-from dpp.experiments import make_experiment
+from dpp.paper import tables
+from dpp.runs import records
+from dpp.runs.ensembles import Ensemble
+from dpp.system import paths
+from dpp.system.errors import UserError
+from dpp.training.experiments import make_experiment
 
 RIGID, DEFORMED = ("Def. ProtoPNet (2x2,nd)", "Res50"), ("Def. ProtoPNet (2x2)", "Res50")
 TABLES = list(tables.TITLES)

@@ -8,12 +8,12 @@ from test_protopnet import EXPERIMENT, LABELS, make_images, make_trainer, moving
 from tiny_network import TinyBackbone, make_tiny_splits
 from torch.nn import functional
 
-from dpp.backbones import make_backbone
-from dpp.baselines.tesnet import METHOD, TesNet, objective, subspace_distances
-from dpp.data.loading import batches, make_loader
-from dpp.experiments import make_experiment
-from dpp.projection import project
-from dpp.training import Phase
+from dpp.data.batches import batches, make_loader
+from dpp.methods.tesnet import METHOD, TesNet, objective, subspace_distances
+from dpp.networks.backbones import make_backbone
+from dpp.training.experiments import make_experiment
+from dpp.training.projection import project
+from dpp.training.trainer import Phase
 
 WEIGHTS = {"cluster": 0.8, "separation": 0.08, "orthogonality": 1e-4, "subspace": 1e-7}
 

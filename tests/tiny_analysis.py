@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpp.analysis import Network
-from dpp.backbones import Backbone
-from dpp.baselines.protopnet import ProtoPNet
-from dpp.baselines.tesnet import TesNet
 from dpp.data import read_cub
-from dpp.data.loading import Splits, batches, make_loader, make_splits
-from dpp.data.records import Source
-from dpp.model import DeformableProtoPNet
-from dpp.projection import project
+from dpp.data.batches import Splits, batches, make_loader, make_splits
+from dpp.data.image_records import Source
+from dpp.methods.protopnet import ProtoPNet
+from dpp.methods.tesnet import TesNet
+from dpp.networks.backbones import Backbone
+from dpp.networks.model import DeformableProtoPNet
+from dpp.training.projection import project
 
 RELEASED = frozenset({"damped_cosine", "clipped_cosine", "zero_outside", "two_channels"})
 KINDS = {
@@ -43,7 +43,7 @@ def make_model(kind: str, classes: int = 3, moving: float = 0.6) -> nn.Module:
         model = options(TinyBackbone(), classes, per_class=2)
     with torch.no_grad():
         if getattr(model, "offsets", None) is not None:
-            model.offsets.draw(0.5)
+            model.offsets.reset_parameters(0.5)
             model.offsets[2].bias.normal_(std=moving)
         model.prototypes.vectors.sub_(0.3)  # some similarities are negative
         model.last_layer.weight.normal_()
@@ -87,7 +87,7 @@ class Brightness(nn.Module):
         bright = ((bright + 2.1) / 4.6).clamp(0, 1)
         return torch.cat([bright, 1 - bright], dim=1)
 
-    def looks(self, size: int) -> tuple[float, ...]:
+    def cell_centres(self, size: int) -> tuple[float, ...]:
         return look_below(size, self.stride)
 
 

@@ -7,8 +7,8 @@ from tiny_data import write_cub
 from torch import Tensor, nn
 
 from dpp.data import read_cub
-from dpp.data.loading import Splits, make_splits
-from dpp.model import DeformableProtoPNet
+from dpp.data.batches import Splits, make_splits
+from dpp.networks.model import DeformableProtoPNet
 
 
 class TinyBackbone(nn.Module):
@@ -25,7 +25,7 @@ class TinyBackbone(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.layers(images)
 
-    def looks(self, size: int) -> tuple[float, ...]:
+    def cell_centres(self, size: int) -> tuple[float, ...]:
         return look_below(size, self.stride)
 
 
@@ -40,7 +40,7 @@ def make_network(seed: int = 0, moving: float = 0.3, classes: int = 3, **options
     options = {"per_class": 2, "kernel_size": 2} | options
     network = DeformableProtoPNet(TinyBackbone(), classes, **options).double().eval()
     if network.offsets is not None and moving:
-        network.offsets.draw(0.5)
+        network.offsets.reset_parameters(0.5)
         with torch.no_grad():
             network.offsets[2].bias.normal_(std=moving)
     return network

@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dpp.analysis import Network, check_origin
-from dpp.analysis.explanations import Accuracy, Audit, PartShare, Share
-from dpp.data.loading import Batch
-from dpp.data.records import Record
+from dpp.analysis.network import Network, check_origin
+from dpp.data.batches import Batch
+from dpp.data.image_records import ImageRecord
 from dpp.data.transforms import Geometry
-from dpp.errors import UserError
-from dpp.pruning import find_duplicates
+from dpp.explanations import Accuracy, Audit, PartShare, Share
 from dpp.runs import Run
+from dpp.system.errors import UserError
+from dpp.training.pruning import find_duplicates
 
 
 def audit(run: Run, network: Network | None = None) -> Audit:
@@ -99,7 +99,7 @@ def close_parts(network: Network, within: float = 0.5) -> Share:
 
 @torch.no_grad()
 def part_share(
-    network: Network, images: Iterable[Batch], records: Sequence[Record], count: int = 1
+    network: Network, images: Iterable[Batch], records: Sequence[ImageRecord], count: int = 1
 ) -> PartShare:
     """Do the parts of the prototypes most similar to each image lie on parts of the animal?
 
@@ -134,7 +134,7 @@ class Tally:
         self.marked = self.near = self.cells = self.near_cells = 0
 
     def add(
-        self, record: Record, view: Geometry, cells: tuple[int, int], places: np.ndarray
+        self, record: ImageRecord, view: Geometry, cells: tuple[int, int], places: np.ndarray
     ) -> None:
         """Counts parts at places (Q, 2) of the map of a record's image."""
         self.parts += len(places)

@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from dpp import ops
-from dpp.analysis import Network, find_matches, make_parts
-from dpp.analysis.explanations import Match
-from dpp.data.loading import ImageDataset
+from dpp.analysis.network import Network
+from dpp.analysis.reasoning import find_matches, make_parts
+from dpp.data.batches import ImageDataset
+from dpp.data.image_records import Box
 from dpp.data.pictures import Picture
-from dpp.data.records import Box
-from dpp.errors import UserError
-from dpp.model import DeformableProtoPNet
+from dpp.explanations import Match
+from dpp.networks.model import DeformableProtoPNet
 from dpp.reference import resting_places
+from dpp.system.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dpp.analysis import Network, make_parts
-from dpp.analysis.explanations import GlobalAnalysis, Neighbours, Share, Sighting
-from dpp.data.loading import Batch, ImageDataset, batches, make_loader
-from dpp.errors import UserError
+from dpp.analysis.network import Network
+from dpp.analysis.reasoning import make_parts
+from dpp.data.batches import Batch, ImageDataset, batches, make_loader
+from dpp.explanations import GlobalAnalysis, Neighbours, Share, Sighting
+from dpp.system.errors import UserError
 
 NOBODY = torch.iinfo(torch.int64).max  # the index of an image that is not there
 

@@ -11,15 +11,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dpp import losses, records, runs
-from dpp.analysis import Network
+from dpp import runs
 from dpp.analysis.figure_data import check_deformable
-from dpp.backbones import make_backbone
-from dpp.data.loading import ImageDataset, batches, make_loader
-from dpp.data.records import Source
-from dpp.experiments import Experiment
-from dpp.methods import METHODS
-from dpp.runs import Run
+from dpp.analysis.network import Network
+from dpp.data.batches import ImageDataset, batches, make_loader
+from dpp.data.image_records import Source
+from dpp.methods.table import METHODS
+from dpp.networks import losses
+from dpp.networks.backbones import make_backbone
+from dpp.runs import Run, records
+from dpp.training.experiments import Experiment
 
 VARIED = ("margin", "orthogonality", "seed")
 

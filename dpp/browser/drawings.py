@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from dpp.analysis.explanations import Sighting
 from dpp.browser.workbench import Placement
+from dpp.explanations import Sighting
 from dpp.figures import PART_COLOURS
 from dpp.figures.marked_pictures import (
     PAGE,

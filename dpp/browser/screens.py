@@ -13,7 +13,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dpp import analysis, checkpoints, report
+from dpp import analysis
 from dpp.analysis import EXPLAINED
 from dpp.browser import workbench
 from dpp.browser.drawings import Area, best, placement, prototype_card, render, score_change
@@ -21,6 +21,8 @@ from dpp.browser.session import Session
 from dpp.browser.texts import centre_text, changes_text, describe_changes, run_text, verdict_text
 from dpp.figures import explanation_figures, paper_figures
 from dpp.figures.marked_pictures import mark, shorten_name
+from dpp.report import run_report
+from dpp.system import files
 
 COLOURS = 64  # of a small picture
 
@@ -96,8 +98,8 @@ def export(session: Session, screen: Screen, folder: Path) -> tuple[Path, Path]:
     words = [screen.view.lower(), session.run, f"prototype {session.prototype}", f"image {image}"]
     name = "-".join("".join(c if c.isalnum() else "_" for c in word) for word in words)
     drawing, data = (Path(folder) / f"{name}.{kind}" for kind in ("png", "json"))
-    checkpoints.write_file(drawing, screen.picture())
-    checkpoints.write_json(data, screen.data)
+    files.write_file(drawing, screen.picture())
+    files.write_json(data, screen.data)
     return drawing, data
 
 
@@ -146,7 +148,7 @@ def show_image(session: Session):
     if session.whole:
         reasoning = analysis.reason(network, picture, best(scores, EXPLAINED))
         words = "Why the image is of the first class, and why not of the second"
-        second = draw(report.draw(network, reasoning, picture.pixels), words)
+        second = draw(run_report.draw(network, reasoning, picture.pixels), words)
     data = {
         "predicted": names[int(scores.argmax())],
         "scores": scores.tolist(),

@@ -11,17 +11,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from dpp import analysis, report
-from dpp.analysis.explanations import ClassScore, GlobalAnalysis, Neighbours
+from dpp import analysis
 from dpp.analysis.global_analysis import global_analysis
 from dpp.browser import workbench
 from dpp.browser.drawings import Area
 from dpp.browser.workbench import Changes, Placement, Subject
+from dpp.data.image_records import ImageRecord
 from dpp.data.pictures import Picture
-from dpp.data.records import Record
-from dpp.errors import UserError
+from dpp.explanations import ClassScore, GlobalAnalysis, Neighbours
 from dpp.figures.marked_pictures import Marked
+from dpp.report import run_report
 from dpp.runs import Run
+from dpp.system.errors import UserError
 
 NEAREST = 3  # images of a prototype, of each split
 
@@ -43,7 +44,7 @@ class Session:
         self.run, self.other = next(iter(runs)), list(runs)[-1]
         self.open(self.run)
         self.label, self.prototype = 0, self.subject.prototypes_of(0)[0]
-        self.image: Record | tuple[str, bytes] = self.subject.test.records[0]
+        self.image: ImageRecord | tuple[str, bytes] = self.subject.test.records[0]
         self.explained: int | None = None  # the class whose score is explained; None: the predicted
         self.centre: tuple[int, int] | None = None  # None: where the prototype is most similar
         self.changes = Changes()
@@ -79,7 +80,7 @@ class Session:
         self.prototype, self.label = prototype, self.subject.network.labels[prototype]
         self.centre, self.explained = None, self.label
 
-    def choose_image(self, image: Record) -> None:
+    def choose_image(self, image: ImageRecord) -> None:
         self.image, self.centre, self.explained = image, None, None
         self._pictures.clear()
 
@@ -105,7 +106,7 @@ class Session:
     @property
     def cells(self) -> tuple[int, int]:
         """Rows and columns of the map."""
-        side = len(self.subject.network.looks)
+        side = len(self.subject.network.cell_centres)
         return side, side
 
     def move(self, rows: int, columns: int) -> None:
@@ -183,5 +184,5 @@ class Session:
     def source(self, run: str | None = None, prototype: int | None = None) -> Marked | None:
         """A prototype on the image that it comes from; None if it was not projected."""
         number = self.prototype if prototype is None else prototype
-        found = report.find_sources(self.open(run or self.run).network, [number])
+        found = run_report.find_sources(self.open(run or self.run).network, [number])
         return found[number].marked if number in found else None

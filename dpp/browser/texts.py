@@ -5,9 +5,9 @@ from html import escape
 
 import numpy as np
 
-from dpp.analysis.explanations import ClassScore
 from dpp.browser.workbench import Changes, Placement
 from dpp.data.pictures import Picture
+from dpp.explanations import ClassScore
 from dpp.figures import explanation_figures
 from dpp.figures.marked_pictures import number_text, part_style, shorten_name
 

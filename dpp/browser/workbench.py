@@ -21,16 +21,16 @@ from torch import Tensor, nn
 
 from dpp import ops
 from dpp.analysis import Network, find_matches
-from dpp.analysis.explanations import Match
 from dpp.analysis.figure_data import check_deformable
+from dpp.data.batches import ImageDataset
+from dpp.data.image_records import Box
 from dpp.data.images import DAMAGE
-from dpp.data.loading import ImageDataset
 from dpp.data.pictures import Picture
-from dpp.data.records import Box
-from dpp.errors import UserError
-from dpp.model import Output
+from dpp.explanations import Match
+from dpp.networks.model import Output
 from dpp.reference import resting_places
 from dpp.runs import Run, load_splits
+from dpp.system.errors import UserError
 
 LARGEST_FILE = 8_000_000  # bytes: Jupyter's server drops a connection that brings more than 10 MiB
 LARGEST_SIDE = 10_000  # pixels

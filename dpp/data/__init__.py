@@ -3,19 +3,19 @@
     source = data.load("posebirds")
     splits = loading.make_splits(source, size=64)
 
-What is imported here needs neither torch nor a picture; `dpp.data.loading` makes the batches.
+What is imported here needs neither torch nor a picture; `dpp.data.batches` makes the batches.
 """
 
 from dpp.data.catalogue import find, load
 from dpp.data.cub import read_cub
 from dpp.data.dogs import read_dogs
 from dpp.data.folders import read_folder
-from dpp.data.records import Box, Part, Record, Source, split_validation
+from dpp.data.image_records import Box, ImageRecord, Part, Source, split_validation
 
 __all__ = [
     "Box",
     "Part",
-    "Record",
+    "ImageRecord",
     "Source",
     "find",
     "load",

@@ -7,8 +7,8 @@ from pathlib import Path, PureWindowsPath
 
 from tqdm.auto import tqdm
 
-from dpp.data.space import check_space
-from dpp.errors import UserError
+from dpp.data.disk_space import check_space
+from dpp.system.errors import UserError
 
 DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError)
 

@@ -19,11 +19,11 @@ import numpy as np
 import PIL
 from tqdm.auto import tqdm
 
+from dpp.data.disk_space import check_space
+from dpp.data.image_records import ImageRecord
 from dpp.data.images import decode
-from dpp.data.records import Record
-from dpp.data.space import check_space
-from dpp.errors import UserError
-from dpp.paths import data_root
+from dpp.system.errors import UserError
+from dpp.system.paths import data_root
 
 KINDS = ("disk", "memory", "off")
 FORMAT = 1  # change it when the pixels change for a reason that the digest does not see
@@ -43,7 +43,7 @@ class PixelStore:
 
     def __init__(
         self,
-        records: Sequence[Record],
+        records: Sequence[ImageRecord],
         size: int,
         *,
         crop_to_box: bool = False,
@@ -79,7 +79,7 @@ class PixelStore:
         self.pixels = np.load(self.path / "pixels.npy", mmap_mode="r")
         self.image_sizes = np.load(self.path / "sizes.npy")
 
-    def get(self, records: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+    def get(self, records: Sequence[ImageRecord]) -> tuple[np.ndarray, np.ndarray]:
         """The pixels (N, 3, size, size) uint8 and the original widths and heights (N, 2)."""
         if self.pixels is None:
             found = [decode(record, self.size, self.crop_to_box) for record in records]
@@ -100,7 +100,7 @@ class PixelStore:
             self._map()
 
 
-def digest(records: Sequence[Record], size: int, crop_to_box: bool) -> str:
+def digest(records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> str:
     """Names what is kept for these records, as their files are now."""
     text = hashlib.sha256(f"{FORMAT} {PIL.__version__} {size} {crop_to_box}\n".encode())
     for record in records:
@@ -114,7 +114,9 @@ def digest(records: Sequence[Record], size: int, crop_to_box: bool) -> str:
     return f"{size}px-{text.hexdigest()[:20]}"
 
 
-def fill(pixels: np.ndarray, records: Sequence[Record], size: int, crop_to_box: bool) -> np.ndarray:
+def fill(
+    pixels: np.ndarray, records: Sequence[ImageRecord], size: int, crop_to_box: bool
+) -> np.ndarray:
     """Decodes every record into its row of `pixels`; returns the original sizes (N, 2)."""
     image_sizes = np.empty((len(records), 2), np.int64)
     work = partial(decode, size=size, crop_to_box=crop_to_box)
@@ -135,7 +137,7 @@ def fill(pixels: np.ndarray, records: Sequence[Record], size: int, crop_to_box: 
     return image_sizes
 
 
-def write(path: Path, records: Sequence[Record], size: int, crop_to_box: bool) -> None:
+def write(path: Path, records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> None:
     """Decodes into a folder of its own, then gives it its name: it is complete or not there."""
     shape = (len(records), 3, size, size)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from dpp.data.cub import read_cub
 from dpp.data.dogs import read_dogs
 from dpp.data.folders import read_folder
-from dpp.data.records import Source
-from dpp.errors import UserError
-from dpp.paths import data_root
+from dpp.data.image_records import Source
+from dpp.system.errors import UserError
+from dpp.system.paths import data_root
 
 STANFORD = "http://vision.stanford.edu/aditya86/ImageNetDogs"
 
@@ -151,7 +151,7 @@ def load(name: str, root: Path | None = None, **options) -> Source:
 def draw(name: str, root: Path | None = None, **options) -> Source:
     """Draws PoseBirds or PoseDogs unless it is there, and reads it with the real reader."""
     title, read = DRAWN[name]
-    maker = import_module(f"dpp.data.{name}")
+    maker = import_module(f"dpp.drawn.{name}")
     try:
         inspect.signature(maker.make).bind(None, **options)
     except TypeError as error:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from dpp.data.records import Box, Part, Record, Source, check_source
-from dpp.errors import UserError
+from dpp.data.image_records import Box, ImageRecord, Part, Source, check_source
+from dpp.system.errors import UserError
 
 
 def read_cub(root: Path, name: str = "CUB-200-2011") -> Source:
@@ -47,7 +47,7 @@ def read_cub(root: Path, name: str = "CUB-200-2011") -> Source:
             )
         if split[number] not in ("0", "1"):
             raise UserError(f"{root / 'train_test_split.txt'}: image {number} is not 0 or 1")
-        record = Record(
+        record = ImageRecord(
             id=number,
             path=root / "images" / path,
             label=order[label],

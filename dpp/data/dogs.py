@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from dpp.data.records import Box, Record, Source, check_source
-from dpp.errors import UserError
+from dpp.data.image_records import Box, ImageRecord, Source, check_source
+from dpp.system.errors import UserError
 
 SYNSET = re.compile(r"n\d+-")  # WordNet's number, before the breed in a folder's name
 ADVICE = 'run "python -m dpp data dogs" or set DPP_DATA'
@@ -76,10 +76,10 @@ def read_list(path: Path) -> list[tuple[str, int]]:
     return list(zip(files, labels, strict=True))
 
 
-def read_record(root: Path, file: str, label: int) -> Record:
+def read_record(root: Path, file: str, label: int) -> ImageRecord:
     path = root / "Images" / file
     annotation = root / "Annotation" / Path(file).with_suffix("")
-    return Record(path.stem, path, label, read_annotation(annotation))
+    return ImageRecord(path.stem, path, label, read_annotation(annotation))
 
 
 def read_annotation(path: Path) -> Box:

@@ -11,8 +11,8 @@ from urllib.request import Request, urlopen
 from tqdm.auto import tqdm
 
 from dpp.data.catalogue import Archive
-from dpp.data.space import check_space
-from dpp.errors import UserError
+from dpp.data.disk_space import check_space
+from dpp.system.errors import UserError
 
 CHUNK = 1024 * 1024
 ATTEMPTS = 4

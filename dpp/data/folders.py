@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from dpp.data.records import (
+from dpp.data.image_records import (
     FEWEST_TRAINING_IMAGES,
-    Record,
+    ImageRecord,
     Source,
     check_file,
     check_source,
     split_by_class,
 )
-from dpp.errors import UserError
+from dpp.system.errors import UserError
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
@@ -68,7 +68,7 @@ def read_classes(
     names: list[str],
     labels: list[int] | None = None,
     fewest: int = 1,
-) -> tuple[Record, ...]:
+) -> tuple[ImageRecord, ...]:
     """The images of each class folder, which must hold at least `fewest`."""
     records = []
     for label, name in zip(labels or range(len(names)), names, strict=True):
@@ -83,7 +83,7 @@ def read_classes(
         for path in files:
             check_file(path)
             id = path.relative_to(root).as_posix()
-            records.append(Record(id, path, label, upright=True))
+            records.append(ImageRecord(id, path, label, upright=True))
     return tuple(records)
 
 

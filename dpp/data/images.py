@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from dpp.data.records import Box, Record, check_file
-from dpp.errors import UserError
+from dpp.data.image_records import Box, ImageRecord, check_file
+from dpp.system.errors import UserError
 
 DAMAGE = (
     OSError,
@@ -71,7 +71,7 @@ def clip_box(box: Box, width: int, height: int) -> Box | None:
     return Box(left, top, right, bottom) if left < right and top < bottom else None
 
 
-def region_of(record: Record, width: int, height: int, crop_to_box: bool) -> Box:
+def region_of(record: ImageRecord, width: int, height: int, crop_to_box: bool) -> Box:
     """The part of a record's image that a network sees, in whole pixels."""
     if not crop_to_box:
         return Box(0, 0, width, height)
@@ -86,7 +86,7 @@ def region_of(record: Record, width: int, height: int, crop_to_box: bool) -> Box
     return region
 
 
-def decode(record: Record, size: int, crop_to_box: bool) -> tuple[np.ndarray, tuple[int, int]]:
+def decode(record: ImageRecord, size: int, crop_to_box: bool) -> tuple[np.ndarray, tuple[int, int]]:
     """A record's pixels, cropped if asked, resized to a square; the aspect ratio is not kept.
 
     Returns:
@@ -103,7 +103,7 @@ def squeeze(image: Image.Image, region: Box, size: int) -> np.ndarray:
     return np.asarray(square).transpose(2, 0, 1)
 
 
-def image_size(record: Record) -> tuple[int, int]:
+def image_size(record: ImageRecord) -> tuple[int, int]:
     """Width and height of a record's image, without decoding its pixels."""
     check_file(record.path)
     try:

@@ -8,11 +8,11 @@ from pathlib import Path
 from dpp.data import catalogue
 from dpp.data.archives import unpack
 from dpp.data.catalogue import Published
+from dpp.data.disk_space import NoSpaceError, check_space
 from dpp.data.download import check_md5, fetch
-from dpp.data.records import Source
-from dpp.data.space import NoSpaceError, check_space
-from dpp.errors import UserError
-from dpp.paths import data_root
+from dpp.data.image_records import Source
+from dpp.system.errors import UserError
+from dpp.system.paths import data_root
 
 
 def prepare(name: str, given: Sequence[Path] = (), root: Path | None = None) -> str:

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpp.data.image_records import ImageRecord
 from dpp.data.images import open_image, region_of, squeeze
-from dpp.data.records import Record
 from dpp.data.transforms import Geometry, normalise
-from dpp.errors import UserError
+from dpp.system.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +38,11 @@ class Picture:
 
 
 def load_picture(
-    source: str | Path | Record,
+    source: str | Path | ImageRecord,
     size: int,
     *,
     crop_to_box: bool = False,
-    looks: tuple[float, ...] | None = None,
+    cell_centres: tuple[float, ...] | None = None,
 ) -> Picture:
     """Loads an image for a network.
 
@@ -50,16 +50,18 @@ def load_picture(
         source: a record; or a file, which is turned upright as its EXIF tag says, and taken whole.
         size: side of the square that the network sees.
         crop_to_box: show it what is in the record's box.
-        looks: where the network's cells look (`Backbone.looks`).
+        cell_centres: where the network's cells look (`Backbone.cell_centres`).
     """
-    if isinstance(source, Record):
+    if isinstance(source, ImageRecord):
         record, label = source, source.label
     else:
         path, label, crop_to_box = Path(source).expanduser(), None, False
         if not path.is_file():
             raise UserError(f"there is no image {path}")
-        record = Record(str(source), path, -1, upright=True)
+        record = ImageRecord(str(source), path, -1, upright=True)
     image = open_image(record.path, record.upright)
     region = region_of(record, *image.size, crop_to_box)
     tensor = normalise(torch.from_numpy(squeeze(image, region, size).copy()))
-    return Picture(record.id, tensor, np.asarray(image), Geometry(region, size, looks), label)
+    return Picture(
+        record.id, tensor, np.asarray(image), Geometry(region, size, cell_centres), label
+    )

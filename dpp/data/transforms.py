@@ -4,9 +4,10 @@ Coordinates here are (row, column), measured from the top left corner: the first
 the square from 0 to 1 and has its centre at 0.5. Latent coordinates alone count centres: cell
 (0, 0) means the centre of the first cell, as the offsets of a prototype's parts do.
 
-A map covers the tensor with its cells, but what a cell looks at need not be under it: padding and
-strides displace it, by nearly a cell in a ResNet (`dpp.backbones.Backbone.looks`). A geometry that
-knows the network's looks says where cells look, one that does not where they lie.
+A map covers the tensor with its cells, but the centre of a cell's receptive field need not be under
+the cell: padding and strides displace it, by nearly a cell in a ResNet
+(`dpp.networks.backbones.Backbone.cell_centres`). A geometry that is given these centres uses them;
+one that is not uses the cells' own middles.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ import torch
 from torch.nn import functional
 from torchvision.transforms import v2
 
+from dpp.data.image_records import Box, ImageRecord
 from dpp.data.images import region_of
-from dpp.data.records import Box, Record
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -126,25 +127,26 @@ class Geometry:
     Args:
         region: the part of the original image that was resized, in its pixels.
         size: side of the tensor.
-        looks: where the cells of each row or column look, in the tensor, from the first to the
-            last; None if they look at what is under them.
+        cell_centres: of the receptive fields of each row or column of cells, in the tensor, from
+            the first to the last; None if they are the middles of the cells themselves.
+
     """
 
     region: Box
     size: int
-    looks: tuple[float, ...] | None = None
+    cell_centres: tuple[float, ...] | None = None
 
     @classmethod
     def of(
         cls,
-        record: Record,
+        record: ImageRecord,
         image_size: tuple[int, int],
         size: int,
         crop_to_box: bool = False,
-        looks: tuple[float, ...] | None = None,
+        cell_centres: tuple[float, ...] | None = None,
     ) -> "Geometry":
         """The geometry of a record whose image has this width and height."""
-        return cls(region_of(record, *image_size, crop_to_box), size, looks)
+        return cls(region_of(record, *image_size, crop_to_box), size, cell_centres)
 
     @property
     def aspect(self) -> float:
@@ -156,16 +158,16 @@ class Geometry:
         """Latent places, whole or fractional, (..., 2), of a map of `cells` rows and columns."""
         places = np.asarray(places, dtype=float)
         pace = self.size / np.asarray(cells)
-        if self.looks is None:
+        if self.cell_centres is None:
             return (places + 0.5) * pace
-        return follow(places, np.arange(len(self.looks)), self._looks(cells), pace)
+        return follow(places, np.arange(len(self.cell_centres)), self._check_centres(cells), pace)
 
     def tensor_to_cell(self, places: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
         places = np.asarray(places, dtype=float)
         pace = np.asarray(cells) / self.size
-        if self.looks is None:
+        if self.cell_centres is None:
             return places * pace - 0.5
-        return follow(places, self._looks(cells), np.arange(len(self.looks)), pace)
+        return follow(places, self._check_centres(cells), np.arange(len(self.cell_centres)), pace)
 
     def tensor_to_image(self, places: np.ndarray) -> np.ndarray:
         """Tensor places (..., 2) as rows and columns of the original image."""
@@ -190,10 +192,12 @@ class Geometry:
         half = self._scale() * self.size / np.asarray(cells) / 2
         return np.concatenate([(centres - half)[..., ::-1], (centres + half)[..., ::-1]], axis=-1)
 
-    def _looks(self, cells: tuple[int, int]) -> np.ndarray:
-        if tuple(cells) != (len(self.looks),) * 2:
-            raise ValueError(f"a map of {len(self.looks)} rows and columns has no {cells} cells")
-        return np.asarray(self.looks)
+    def _check_centres(self, cells: tuple[int, int]) -> np.ndarray:
+        if tuple(cells) != (len(self.cell_centres),) * 2:
+            raise ValueError(
+                f"a map of {len(self.cell_centres)} rows and columns has no {cells} cells"
+            )
+        return np.asarray(self.cell_centres)
 
     def _corner(self) -> np.ndarray:
         return np.array([self.region.top, self.region.left])

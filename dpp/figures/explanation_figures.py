@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from dpp.analysis.explanations import (
+from dpp.explanations import (
     Audit,
     ClassScore,
     LocalAnalysis,
@@ -17,7 +17,6 @@ from dpp.analysis.explanations import (
     Share,
     Sighting,
 )
-from dpp.figures import PART_COLOURS
 from dpp.figures.marked_pictures import (
     PAGE,
     SMALL,
@@ -33,6 +32,7 @@ from dpp.figures.marked_pictures import (
     shorten_image,
     shorten_name,
 )
+from dpp.figures.style import PART_COLOURS
 
 
 def reasoning(

@@ -1,18 +1,23 @@
 """Distributions of angles on the hypersphere: arrays in, figures out."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpp.analysis.latent_space import Angles
-from dpp.figures import PART_COLOURS
 from dpp.figures.marked_pictures import PAGE, SMALL, TEXT, new_figure
+from dpp.figures.style import PART_COLOURS
 
 OWN, OTHER = PART_COLOURS[4], PART_COLOURS[5]
 BINS = 60
+
+if TYPE_CHECKING:  # figures draw what they are given: nothing of analysis is loaded
+    from dpp.analysis.latent_space import Angles
 
 
 def angles(found: Mapping[str, Angles], margin: float) -> Figure:

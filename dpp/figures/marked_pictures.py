@@ -17,8 +17,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
 from matplotlib.transforms import Bbox, TransformedBbox
 
-from dpp.analysis.explanations import Match, Reasoning, Sighting, TreePath
-from dpp.figures import PART_COLOURS
+from dpp.explanations import Match, Reasoning, Sighting, TreePath
+from dpp.figures.style import PART_COLOURS
 
 STROKE = 1.3  # points, of a part's outline, which lies within its box
 HALO = 0.5  # points, of the contrasting line inside the outline

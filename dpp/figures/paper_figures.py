@@ -1,6 +1,9 @@
 """Figures 1 to 4 of the paper, drawn from a real network's arrays (`dpp.analysis.figure_data`)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,8 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, ConnectionPatch, Polygon, Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
-from dpp.analysis.figure_data import Application, Block, LatentSpace
-from dpp.figures import PART_COLOURS
 from dpp.figures.marked_pictures import (
     PAGE,
     SMALL,
@@ -25,9 +26,13 @@ from dpp.figures.marked_pictures import (
     row_height,
     shorten_name,
 )
+from dpp.figures.style import PART_COLOURS
 
 CLASS_COLOURS = (PART_COLOURS[4], PART_COLOURS[5], PART_COLOURS[2])
 MARKERS = ("o", "^", "s")
+
+if TYPE_CHECKING:  # figures draw what they are given: nothing of analysis is loaded
+    from dpp.analysis.figure_data import Application, Block, LatentSpace
 
 
 def comparison(pairs: Mapping[str, tuple[Marked, Marked, float]]) -> Figure:

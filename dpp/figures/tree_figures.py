@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpp.analysis.explanations import Step, TreePath
-from dpp.figures import PART_COLOURS
+from dpp.explanations import Step, TreePath
 from dpp.figures.marked_pictures import (
     PAGE,
     SMALL,
@@ -19,6 +18,7 @@ from dpp.figures.marked_pictures import (
     row_height,
     shorten_name,
 )
+from dpp.figures.style import PART_COLOURS
 
 
 def tree_path(

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from dpp import paths
+from dpp.system import paths
 
 assert "dpp.ops" not in sys.modules
 paths.PACKAGE = Path(os.environ["DPP_EMULATED_CUDA"])

@@ -9,7 +9,7 @@ import anywidget
 import traitlets
 
 from dpp.browser.workbench import LARGEST_FILE
-from dpp.paths import PACKAGE
+from dpp.system.paths import PACKAGE
 
 HERE = PACKAGE / "browser" / "page"  # given a path, anywidget keeps every widget to update it
 

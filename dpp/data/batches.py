@@ -1,0 +1,228 @@
+"""Batches of images for a network: the same from the same seed, whatever the number of workers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from dpp.data.cache import PixelStore
+from dpp.data.image_records import ImageRecord, Source, split_validation
+from dpp.data.transforms import Geometry, augment, draw_augmentation, normalise, sampling_matrices
+from dpp.system.errors import UserError
+
+
+class Batch(NamedTuple):
+    """Some images, or one without the first dimension."""
+
+    images: torch.Tensor  # (N, 3, size, size) float32, normalised
+    labels: torch.Tensor  # (N,)
+    indices: torch.Tensor  # (N,), places in the data set's records
+
+
+class ImageDataset(Dataset):
+    """Images of records, as a network takes them.
+
+    `dataset[index]` is one un-batched `Batch`, as in epoch 0; a list of (epoch, index) gives a
+    batch. An augmentation depends on the seed, the epoch and the index alone.
+
+    Args:
+        records: the images, in order.
+        store: their pixels; several data sets may share it.
+        augmented: as for training; otherwise as for projection and scoring.
+        seed: of the augmentation.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[ImageRecord],
+        store: PixelStore,
+        *,
+        augmented: bool = False,
+        seed: int = 0,
+    ):
+        self.records, self.store = tuple(records), store
+        self.augmented, self.seed = augmented, seed
+        self.labels = torch.tensor([record.label for record in self.records], dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, key: int | list[tuple[int, int]]) -> Batch:
+        if isinstance(key, list):
+            return self.batch(key)
+        if not 0 <= key < len(self):
+            raise IndexError(key)
+        return Batch(*(part[0] for part in self.batch([(0, key)])))
+
+    def batch(self, keys: Sequence[tuple[int, int]]) -> Batch:
+        """The images at (epoch, index) keys."""
+        indices = [index for _, index in keys]
+        records = [self.records[index] for index in indices]
+        pixels, image_sizes = self.store.get(records)
+        with one_thread():
+            images = self._transformed(torch.from_numpy(pixels), keys, records, image_sizes)
+        return Batch(images, self.labels[indices], torch.tensor(indices))
+
+    def _transformed(self, images, keys, records, image_sizes) -> torch.Tensor:
+        if self.augmented:
+            aspects = [
+                self._geometry(*pair).aspect for pair in zip(records, image_sizes, strict=True)
+            ]
+            drawn = [draw_augmentation(self.seed, epoch, index) for epoch, index in keys]
+            images = augment(images, sampling_matrices(drawn, aspects))
+        return normalise(images, in_place=True)
+
+    def geometry(self, index: int) -> Geometry:
+        """How the un-augmented tensor of an image lies in its file."""
+        record = self.records[index]
+        _, image_sizes = self.store.get([record])
+        return self._geometry(record, image_sizes[0])
+
+    def _geometry(self, record: ImageRecord, image_size: np.ndarray) -> Geometry:
+        width, height = image_size.tolist()
+        return Geometry.of(record, (width, height), self.store.size, self.store.crop_to_box)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As in a worker: the pieces are too small for threads to gain what waiting for them costs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class EpochBatches(Sampler):
+    """Lists of (epoch, index): the order of an epoch depends on the seed and the epoch alone.
+
+    The epoch travels with the indices, so that workers which live on know it too.
+    """
+
+    def __init__(self, length: int, batch_size: int, *, shuffle: bool, drop_last: bool, seed: int):
+        if batch_size < 1:
+            raise UserError(f"a batch has at least 1 image, not {batch_size}")
+        if drop_last and length < batch_size:
+            raise UserError(
+                f"{length} images do not make one batch of {batch_size}: lower the batch size"
+            )
+        self.length, self.batch_size, self.seed = length, batch_size, seed
+        self.shuffle, self.drop_last = shuffle, drop_last
+        self.epoch = 0
+        self.start = 0
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self.length, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        return iter(self.keys(self.epoch)[self.start :])
+
+    def keys(self, epoch: int) -> list[list[tuple[int, int]]]:
+        order = np.arange(self.length)
+        if self.shuffle:
+            order = np.random.default_rng((self.seed, epoch)).permutation(self.length)
+        keys = [(epoch, index) for index in order.tolist()]
+        starts = range(0, len(self) * self.batch_size, self.batch_size)
+        return [keys[start : start + self.batch_size] for start in starts]
+
+
+def make_loader(
+    dataset: ImageDataset,
+    batch_size: int,
+    *,
+    shuffle: bool = False,
+    drop_last: bool = False,
+    workers: int = 0,
+    seed: int = 0,
+    pin_memory: bool | None = None,
+) -> DataLoader:
+    """A loader whose batches depend on the seed and the epoch, not on the workers.
+
+    Args:
+        dataset: what to load.
+        batch_size: images in a batch.
+        shuffle: a new order in each epoch (see `batches`); otherwise the records' own.
+        drop_last: leave out a last batch that is not full.
+        workers: processes that prepare batches; 0 prepares them in this one.
+        seed: of the order.
+        pin_memory: by default if there is a GPU.
+    """
+    if workers < 0:
+        raise UserError(f"there cannot be {workers} workers: 0 prepares batches in this process")
+    keys = EpochBatches(len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed)
+    return DataLoader(
+        dataset,
+        batch_size=None,  # the sampler makes the batches, the data set takes them whole
+        sampler=keys,
+        collate_fn=as_it_is,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        prefetch_factor=4 if workers else None,
+        pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
+        generator=torch.Generator().manual_seed(seed),  # leaves the global one alone
+    )
+
+
+def as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+def to_device(images: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """Images (N, 3, H, W) on a device, laid out as networks are quickest with."""
+    return images.to(device, non_blocking=True, memory_format=torch.channels_last)
+
+
+def batches(loader: DataLoader, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+    """The batches of one epoch of a loader from `make_loader`; finish one before the next.
+
+    Args:
+        start: leave out so many batches, which were taken before.
+    """
+    loader.sampler.epoch, loader.sampler.start = epoch, start
+    return iter(loader)
+
+
+class Splits(NamedTuple):
+    """What training needs. Choices are made by `validation`; `test` gives the last number."""
+
+    train: ImageDataset  # augmented
+    projection: ImageDataset  # the same records, un-augmented
+    validation: ImageDataset
+    test: ImageDataset
+
+
+def make_splits(
+    source: Source,
+    size: int,
+    *,
+    crop_to_box: bool = False,
+    validation_fraction: float = 0.1,
+    seed: int = 0,
+    keep: str = "disk",
+    folder: Path | None = None,
+) -> Splits:
+    """The four data sets of a source; they share one `PixelStore`, to which `keep` belongs.
+
+    Args:
+        source: from a reader.
+        size: side of the images' square.
+        crop_to_box: show the network what is in the box (`bb` in Table 3).
+        validation_fraction: share of each class's training images to choose by.
+        seed: of the validation split and of the augmentation.
+        keep: see `PixelStore`.
+        folder: see `PixelStore`.
+    """
+    store = PixelStore(source.records, size, crop_to_box=crop_to_box, keep=keep, folder=folder)
+    train, validation = split_validation(source, validation_fraction, seed)
+    return Splits(
+        train=ImageDataset(train, store, augmented=True, seed=seed),
+        projection=ImageDataset(train, store),
+        validation=ImageDataset(validation, store),
+        test=ImageDataset(source.test, store),
+    )

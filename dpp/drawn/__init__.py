@@ -1,0 +1,1 @@
+"""The engine that draws PoseBirds and PoseDogs, articulated animals with known parts."""

@@ -1,0 +1,176 @@
+"""Charts of numbers: bars, curves, tables as dots."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dpp.figures.style import PART_COLOURS
+
+
+def class_balance(
+    counts: Mapping[str, np.ndarray], class_names: Sequence[str], title: str = ""
+) -> Figure:
+    """How many images each class has, as bars, a colour for each split.
+
+    Args:
+        counts: (classes,) for each split, by its name.
+    """
+    figure, axes = pyplot.subplots(
+        figsize=(6.5, 0.7 + 0.22 * len(class_names)), layout="constrained"
+    )
+    left = np.zeros(len(class_names))
+    for (split, numbers), colour in zip(counts.items(), PART_COLOURS[1:], strict=False):
+        axes.barh(class_names, numbers, left=left, color=colour, label=split)
+        left += numbers
+    axes.invert_yaxis()
+    axes.set_xlabel("images")
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def lines(
+    across: Sequence[float], curves: Mapping[str, Sequence[float]], labels: tuple[str, str]
+) -> Figure:
+    """One line for each curve, named at its right end; labels of the two axes."""
+    figure, axes = pyplot.subplots(figsize=(5.5, 3), layout="constrained")
+    for (name, heights), colour in zip(curves.items(), PART_COLOURS, strict=False):
+        axes.plot(across, heights, marker="o", color=colour)
+        axes.annotate(
+            name, (across[-1], heights[-1]), (6, -3), textcoords="offset points", color=colour
+        )
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def grouped_bars(table: pd.DataFrame, label: str) -> Figure:
+    """A group of bars for each row of a table, a colour for each column, values above the bars."""
+    figure, axes = pyplot.subplots(figsize=(1.5 + 2.4 * len(table), 3), layout="constrained")
+    width = 0.8 / len(table.columns)
+    for place, (name, heights) in enumerate(table.items()):
+        across = np.arange(len(table)) + (place + 0.5) * width - 0.4
+        bars = axes.bar(across, heights, 0.9 * width, color=PART_COLOURS[place], label=name)
+        axes.bar_label(bars, fmt="%.1f", fontsize=8)
+    axes.set_xticks(range(len(table)), table.index)
+    axes.set_ylabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def training_curves(metrics: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
+    """Small panels over the epochs of a run, with its phases in the background.
+
+    Args:
+        metrics: of a run; rows of later stages are marked by dashed lines at their epochs.
+        panels: columns to draw in each panel, by the panel's title.
+    """
+    epochs = metrics[metrics.stage == "train"]
+    columns = 3
+    rows = -(-len(panels) // columns)
+    figure, grid = pyplot.subplots(
+        rows, columns, figsize=(9, 2.3 * rows), sharex=True, squeeze=False, layout="constrained"
+    )
+    for axes, (title, names) in zip(grid.flat, panels.items(), strict=False):
+        _shade_phases(axes, epochs)
+        for name, colour in zip(names, (PART_COLOURS[4], PART_COLOURS[5]), strict=False):
+            axes.plot(epochs.epoch, epochs[name], color=colour, label=name.replace("_", " "))
+        for epoch in metrics.epoch[metrics.stage == "project"]:
+            axes.axvline(epoch, color="0.3", linewidth=0.8, linestyle="--")
+        if len(names) > 1:
+            axes.legend(frameon=False, fontsize=8)
+        axes.set_title(title, fontsize=10)
+        axes.margins(y=0.2)  # room for the names of the phases
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in grid[-1]:
+        axes.set_xlabel("epoch")
+    for axes in grid.flat[len(panels) :]:
+        axes.axis("off")
+    return figure
+
+
+def _shade_phases(axes: Axes, epochs: pd.DataFrame) -> None:
+    """Every other phase on grey, the names of all at the top."""
+    for place, (phase, mine) in enumerate(epochs.groupby("phase", sort=False)):
+        first, last = mine.epoch.min() - 0.5, mine.epoch.max() + 0.5
+        if place % 2 == 0:
+            axes.axvspan(first, last, color="0.94", zorder=0)
+        axes.text(
+            (first + last) / 2,
+            0.98,
+            phase.replace(" ", "\n"),
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            fontsize=7,
+            color="0.4",
+        )
+
+
+def reported_and_regenerated(frame: pd.DataFrame) -> Figure:
+    """What a table reports against what was run: a panel for each of its columns.
+
+    Args:
+        frame: of `tables.compare`. A bar spans one standard deviation over seeds to each side.
+    """
+    import seaborn  # here, because it loads ipywidgets
+
+    cells = frame.drop_duplicates(["row", "column"])
+    columns, rows = cells.column.unique(), list(cells.row.unique())
+    ran = ", ".join(["regenerated", *filter(None, cells.profile.unique())])
+    figure, grid = pyplot.subplots(
+        1,
+        len(columns),
+        figsize=(2.6 + 1.6 * max(len(columns), 2), 0.9 + 0.24 * len(rows)),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes, (column, mine) in zip(grid[0], cells.groupby("column", sort=False), strict=True):
+        down = pd.Categorical(mine.row, categories=rows).codes
+        long = pd.DataFrame(
+            {
+                "accuracy, %": [*mine.reported, *mine["mean"]],
+                "down": [*(down - 0.12), *(down + 0.12)],
+                "of": ["reported"] * len(mine) + [ran] * len(mine),
+            }
+        )
+        seaborn.scatterplot(
+            long,
+            x="accuracy, %",
+            y="down",
+            hue="of",
+            style="of",
+            markers={"reported": "D", ran: "o"},
+            palette={"reported": "0.45", ran: PART_COLOURS[4]},
+            legend=axes is grid[0, -1],
+            ax=axes,
+        )
+        axes.errorbar(
+            mine["mean"],
+            down + 0.12,
+            xerr=mine.deviation.fillna(0),
+            fmt="none",
+            ecolor=PART_COLOURS[4],
+            elinewidth=1.2,
+        )
+        axes.set_title(column, fontsize=9)
+        axes.margins(x=0.12)
+        axes.set_ylabel("")
+        axes.grid(axis="y", color="0.93", zorder=0)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    grid[0, 0].set_yticks(range(len(rows)), rows, fontsize=8)
+    grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
+    seaborn.move_legend(
+        grid[0, -1], "center left", bbox_to_anchor=(1, 0.5), frameon=False, title=None
+    )
+    return figure

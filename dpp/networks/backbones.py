@@ -1,0 +1,339 @@
+"""Feature extractors: torchvision's classifiers without heads, and slim ones for small images.
+
+A full network gives a map of one cell for 16 pixels: 14x14 at 224. A VGG (or AlexNet)
+loses its last max pooling; the map of any other is upsampled bilinearly, 7x7 to 14x14.
+
+A slim network (`slim_resnet34`, ...) has the layers of the full one with fewer channels, for images
+of 64 pixels: one cell for 8 pixels, 8x8. A slim VGG loses its last two poolings; a slim ResNet or
+DenseNet has a 3x3 stem without stride, and its 4x4 map is upsampled.
+
+The state dict of a full network has torchvision's own keys, but for the head's.
+"""
+
+import copy
+import re
+from collections import OrderedDict
+from functools import cache
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision import models
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+from torchvision.models.vgg import cfgs as vgg_layers
+from torchvision.models.vgg import make_layers
+
+from dpp.system.errors import UserError
+
+# Torchvision's classifiers whose last map comes out of a ReLU.
+FAMILIES = (
+    *("vgg", "resnet", "resnext", "wide_resnet", "densenet"),
+    *("mobilenet_v2", "mnasnet", "regnet", "shufflenet_v2", "squeezenet", "alexnet"),
+)
+HEADS = ("avgpool", "classifier", "fc")  # what torchvision calls that which follows the last map
+SHORTCUTS = ("downsample", "proj", "branch1")  # and what runs beside the layers of a block
+
+# The families of Table 1. Slim, a training step takes 0.1 to 0.3 s on one core.
+SLIM_VGGS = {"vgg16": "D", "vgg16_bn": "D", "vgg19": "E", "vgg19_bn": "E"}  # torchvision's letters
+SLIM_VGG_CHANNELS = {64: 8, 128: 16, 256: 48, 512: 96}  # of a layer, by the full VGG's
+SLIM_RESNETS = {  # block, how many in each stage, channels of the first stage
+    "resnet34": (BasicBlock, (3, 4, 6, 3), 16),
+    "resnet50": (Bottleneck, (3, 4, 6, 3), 8),
+    "resnet152": (Bottleneck, (3, 8, 36, 3), 8),
+}
+SLIM_DENSENETS = {  # layers in each block, growth, channels of the stem
+    "densenet121": ((6, 12, 24, 16), 4, 8),
+    "densenet161": ((6, 12, 36, 24), 4, 8),
+}
+
+TABLE_1 = (*SLIM_VGGS, *SLIM_RESNETS, *SLIM_DENSENETS)
+SLIM = tuple(f"slim_{name}" for name in TABLE_1)
+FULL = tuple(name for name in models.list_models(module=models) if name.startswith(FAMILIES))
+NAMES = (*FULL, *SLIM)
+
+
+class Backbone(nn.Sequential):
+    """Layers from images (N, 3, S, S) to a non-negative map (N, channels, S/stride, S/stride).
+
+    Made by `make_backbone`. Weights and map are in channels-last memory format.
+    """
+
+    def __init__(self, name: str, layers: OrderedDict[str, nn.Module], stride: int):
+        super().__init__(layers)
+        self.name, self.stride = name, stride
+        self.channels, cells = self._native_map(224)
+        if self._walk(224)[0] != cells:
+            raise ValueError(f"{name}: some layer that changes the map's size was not understood")
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = super().forward(images)
+        size = [side // self.stride for side in images.shape[2:]]
+        if list(features.shape[2:]) == size:
+            return features
+        return functional.interpolate(features, size, mode="bilinear", align_corners=False)
+
+    def cell_centres(self, size: int) -> tuple[float, ...]:
+        """Where the cells of each row, or column, look on images of this size: the middle of it.
+
+        Output i of a layer with kernel k, padding p and stride s is centred at its input
+        s i + (k - 1)/2 - p. So through all layers native cell i is centred at pixel J i + o, J
+        being the product of the strides, and o the sum of (k - 1)/2 - p, each times the strides
+        before it. Of N cells on top of n native ones, bilinear upsampling puts cell j at native
+        cell (j + 1/2) n/N - 1/2, or at the outermost if that is nearer.
+
+        Where J n is the size, and but for the first and last, a cell looks (o + 1/2 - J/2)/stride
+        cells off its own middle: none in a VGG, 0.09 up and left in a DenseNet, 0.97 in a ResNet,
+        which pads where a VGG pools; slim ones 0.06 and 0.94. Training can move that by a fraction
+        of a cell: the gradients of a ResNet-50 trained on birds lie some 0.3 down and right of it.
+
+        Returns:
+            size/stride places, in pixels from the image's corner: the first one's centre is 0.5.
+        """
+        native, jump, offset = self._walk(size)
+        cells = size // self.stride
+        places = ((cell + 0.5) * native / cells - 0.5 for cell in range(cells))
+        within = (min(max(place, 0.0), native - 1.0) for place in places)
+        return tuple(jump * place + offset + 0.5 for place in within)
+
+    def _walk(self, size: int) -> tuple[int, int, float]:
+        """Through all layers: side of the native map, J and o of `cell_centres`."""
+        jump, offset = 1, 0.0
+        for name, layer in self.named_modules():
+            if not isinstance(layer, nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d):
+                continue
+            if not set(SHORTCUTS).isdisjoint(name.split(".")):
+                continue
+            kernel, stride, padding = map(_one, (layer.kernel_size, layer.stride, layer.padding))
+            reach = (kernel - 1) * _one(getattr(layer, "dilation", 1))
+            offset += jump * (reach / 2 - padding)
+            last = size + 2 * padding - reach - 1  # where the last kernel may begin
+            if getattr(layer, "ceil_mode", False):
+                last += stride - 1
+            size = last // stride + 1
+            jump *= stride
+        return size, jump, offset
+
+    @torch.no_grad()
+    def _native_map(self, size: int) -> tuple[int, int]:
+        """Channels and side of the map before it is upsampled, by a real pass."""
+        device = next(self.parameters()).device
+        return tuple(super().forward(torch.empty(1, 3, size, size, device=device)).shape[1:3])
+
+
+def _one(value: int | tuple[int, int]) -> int:
+    """Of a pair for height and width, which are equal in all these networks."""
+    return value[0] if isinstance(value, tuple) else value
+
+
+def make_backbone(
+    name: str, weights: str | Path = "none", *, stacked_branch: bool = False
+) -> Backbone:
+    """A feature extractor.
+
+    Args:
+        name: one of `NAMES`.
+        weights: "none" for random ones, drawn from torch's global generator; "imagenet" for those
+            that torchvision downloads; or a file, see `load_weights`.
+        stacked_branch: as the paper's released code does, a ResNet-50 with both last blocks of a
+            BBN file, one after the other, rather than the first of them.
+
+    Returns:
+        The network, in training mode on the default device.
+    """
+    if name not in NAMES:
+        raise UserError(_why_not(name))
+    if stacked_branch and name != "resnet50":
+        raise UserError(f"{name} has no stacked branch: only resnet50 has one, from a BBN file")
+    if stacked_branch and weights == "imagenet":
+        raise UserError("a stacked branch has no ImageNet weights: give the path of a BBN file")
+    if name in SLIM and weights == "imagenet":
+        raise UserError(f"{name} has no ImageNet weights: choose none, or the path of a file")
+    downloaded = _download(name) if weights == "imagenet" else None
+
+    backbone = copy.deepcopy(_without_memory(name, stacked_branch, torch.get_default_dtype()))
+    backbone.to_empty(device=torch.get_default_device()).to(memory_format=torch.channels_last)
+    _initialise(backbone)
+    if downloaded:
+        _load_state(backbone, downloaded, f"torchvision's file of {name}")
+    elif weights != "none":
+        load_weights(backbone, weights)
+    return backbone
+
+
+@cache
+def _without_memory(name: str, stacked_branch: bool, dtype: torch.dtype) -> Backbone:
+    """A backbone on the meta device. It is made once, since its real pass takes a while.
+
+    Nothing but the layers that stay ever gets memory: VGG's head would take half a gigabyte.
+    RegNets compute their widths with tensors, so they cannot be built on the meta device; what they
+    draw there is not taken from the generator.
+
+    Args:
+        dtype: the default one, for the cache to tell apart.
+    """
+    place = torch.device("cpu" if name.startswith("regnet") else "meta")
+    with place, torch.random.fork_rng(devices=[]):
+        network = _slim_network(name) if name in SLIM else models.get_model(name)
+        if stacked_branch:
+            network.layer4.append(Bottleneck(2048, 512))
+    layers = _without_head(network.to("meta"))
+    return Backbone(name, layers, stride=8 if name in SLIM else 16)
+
+
+def load_weights(backbone: Backbone, path: str | Path) -> None:
+    """Fills a backbone from a file; half precision is converted, a classifier is ignored.
+
+    Args:
+        backbone: from `make_backbone`.
+        path: a state dict with torchvision's keys, as safetensors or as saved by torch (which is
+            loaded without unpickling anything but tensors); or, for a ResNet-50, the file of BBN
+            trained on iNaturalist.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f'no weights at {path}: choose "none", "imagenet" or a file')
+    try:
+        if path.suffix == ".safetensors":
+            state = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise UserError(
+            f"{path} is damaged or holds more than tensors ({type(error).__name__}): give a plain "
+            "state dict, written by safetensors or by torch.save(network.state_dict(), path)"
+        ) from error
+    _load_state(backbone, state, str(path))
+
+
+def _load_state(backbone: Backbone, state: dict[str, Tensor], origin: str) -> None:
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
+    ):
+        raise UserError(f"{origin} is not a state dict: give names with tensors, nothing else")
+    expected = backbone.state_dict()
+    state = _with_torchvision_keys(state, backbone, origin)
+    # Older files lack the counters, which only a BatchNorm without momentum would use.
+    missing = [k for k in expected if k not in state and not k.endswith("num_batches_tracked")]
+    unexpected = [key for key in state if key not in expected]
+    misshaped = [k for k, v in state.items() if k in expected and v.shape != expected[k].shape]
+    complaints = {"lacks": missing, "has": unexpected, "has another shape of": misshaped}
+    for complaint, keys in complaints.items():
+        if keys:
+            named = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+            raise UserError(f"{origin} does not fit {backbone.name}: it {complaint} {named}")
+    backbone.load_state_dict(state, strict=False)
+
+
+def _with_torchvision_keys(
+    state: dict[str, Tensor], backbone: Backbone, origin: str
+) -> dict[str, Tensor]:
+    """A state dict without heads, and with the keys that torchvision uses today."""
+    if any(key.startswith("module.backbone.") for key in state):
+        if backbone.name != "resnet50":
+            raise UserError(f"{origin} is BBN's, a resnet50: it does not fit {backbone.name}")
+        state = _from_bbn(state, stacked_branch=len(backbone.layer4) == 4)
+    old_densenet = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)")
+    return {
+        old_densenet.sub(r"\1\2", key): value
+        for key, value in state.items()
+        if not key.startswith(tuple(f"{head}." for head in HEADS))
+    }
+
+
+def _from_bbn(state: dict[str, Tensor], *, stacked_branch: bool) -> dict[str, Tensor]:
+    """BBN has two last blocks side by side; the conventional one (`cb_block`) comes first here."""
+    prefix = "module.backbone."
+    state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    if not stacked_branch:
+        state = {key: value for key, value in state.items() if not key.startswith("rb_block.")}
+    places = {"cb_block": "layer4.2", "rb_block": "layer4.3"}
+    return {re.sub("^[cr]b_block", lambda m: places[m[0]], k): v for k, v in state.items()}
+
+
+def _download(name: str) -> dict[str, Tensor]:
+    weights = getattr(models.get_model_weights(name), "IMAGENET1K_V1", None)
+    if weights is None:
+        raise UserError(f"torchvision has no ImageNet-1k weights of {name}: give a file's path")
+    try:
+        return weights.get_state_dict(progress=True, check_hash=True, weights_only=True)
+    except Exception as error:  # no network, a wrong hash, a damaged copy in torch's cache
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"the weights of {name} could not be had from {weights.url} ({reason}): fetch that "
+            "file in another way and give its path instead of imagenet"
+        ) from error
+
+
+def _without_head(network: nn.Module) -> OrderedDict[str, nn.Module]:
+    """The layers up to the last map, under torchvision's names."""
+    layers = OrderedDict(
+        (name, layer) for name, layer in network.named_children() if name not in HEADS
+    )
+    if isinstance(network, models.DenseNet):
+        layers["relu"] = nn.ReLU(inplace=True)  # torchvision has it in its forward
+    if isinstance(network, models.VGG | models.AlexNet):
+        layers["features"] = layers["features"][:-1]  # the last max pooling
+    return layers
+
+
+def _initialise(backbone: Backbone) -> None:
+    """As torchvision initialises its ResNets and VGGs; slim residual branches begin at zero.
+
+    Slim networks are trained from nothing, and deep ones then learn sooner (Goyal et al., 2017).
+    """
+    for module in backbone.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
+        elif isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for module in backbone.modules() if backbone.name in SLIM else ():
+        if isinstance(module, BasicBlock | Bottleneck):
+            last = module.bn2 if isinstance(module, BasicBlock) else module.bn3
+            nn.init.zeros_(last.weight)
+
+
+def _slim_network(slim_name: str) -> nn.Module:
+    name = slim_name.removeprefix("slim_")
+    if name in SLIM_VGGS:
+        return _slim_vgg(vgg_layers[SLIM_VGGS[name]], batch_norm=name.endswith("_bn"))
+    if name in SLIM_RESNETS:
+        return SlimResNet(*SLIM_RESNETS[name])
+    layers, growth, stem = SLIM_DENSENETS[name]
+    network = models.DenseNet(growth, layers, stem)
+    network.features.conv0 = nn.Conv2d(3, stem, kernel_size=3, padding=1, bias=False)
+    return network
+
+
+def _slim_vgg(layers: list[str | int], *, batch_norm: bool) -> models.VGG:
+    poolings = [place for place, layer in enumerate(layers) if layer == "M"]
+    slim = [SLIM_VGG_CHANNELS.get(layer, layer) for layer in layers]
+    del slim[poolings[-2]]  # the last goes with the head
+    return models.VGG(make_layers(slim, batch_norm))
+
+
+class SlimResNet(ResNet):
+    """A ResNet with fewer channels and a stem that keeps small things apart."""
+
+    def __init__(self, block: type[nn.Module], blocks: tuple[int, ...], channels: int):
+        super().__init__(block, blocks)
+        self.inplanes = channels
+        self.conv1 = nn.Conv2d(3, channels, kernel_size=3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        for stage, count in enumerate(blocks):
+            layer = self._make_layer(block, channels << stage, count, stride=2 if stage else 1)
+            setattr(self, f"layer{stage + 1}", layer)
+
+
+def _why_not(name: str) -> str:
+    choices = f"choose {', '.join(TABLE_1 + SLIM)} or another of dpp.networks.backbones.NAMES"
+    if name in ("googlenet", "inception_v3"):
+        return f"{name} expects images normalised in its own way: {choices}"
+    if name in models.list_models(module=models):
+        return f"the last map of {name} may be negative, which prototypes do not allow: {choices}"
+    return f"there is no backbone {name}: {choices}"

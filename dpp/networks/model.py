@@ -1,0 +1,173 @@
+"""Deformable ProtoPNet: backbone, offset branch, deformable prototypes, last layer (section 4).
+
+The four are the network's children, and their names are those by which a training schedule says
+what it trains.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dpp import ops
+from dpp.networks.backbones import Backbone
+from dpp.networks.prototypes import OffsetBranch, Prototypes
+from dpp.reference import resting_places
+
+OWN_CONNECTION = 1.0
+OTHER_CONNECTION = -0.5
+FEW = 64  # prototypes that are sampled at a time: fresh large buffers cost page faults
+
+
+class Output(NamedTuple):
+    """What the network saw in N images."""
+
+    logits: Tensor  # (N, classes)
+    scores: Tensor  # (N, P), each prototype's similarity to the image (equation 8)
+    places: Tensor  # (N, P), its centre there, a flat index into H*W
+    offsets: Tensor | None  # (N, 2*K*K, H, W), None if the prototypes are rigid
+    z: Tensor  # (N, C + 1, H, W), the features on the hypersphere
+    cosines: Tensor  # (N, P), the scores before the released code's ReLU; else the same
+
+
+class DeformableProtoPNet(nn.Module):
+    """The paper's network.
+
+    Args:
+        backbone: whose features are non-negative.
+        classes: how many.
+        per_class: prototypes of a class.
+        kernel_size: K; the paper has 3 with 6 prototypes a class, and 2 with 10.
+        deformable: if not, the same network with its offsets held at zero.
+        variant: switches of the released code, see `dpp.networks.released`.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        classes: int,
+        *,
+        per_class: int = 6,
+        kernel_size: int = 3,
+        deformable: bool = True,
+        variant: frozenset[str] = frozenset(),
+    ):
+        super().__init__()
+        self.backbone = backbone
+        self.prototypes = Prototypes(backbone.channels, classes, per_class, kernel_size, variant)
+        channels = backbone.channels + self.prototypes.extra
+        self.offsets = OffsetBranch(channels, kernel_size, variant) if deformable else None
+        self.last_layer = make_last_layer(classes, self.prototypes.classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (N, classes) of images (N, 3, H, W)."""
+        return self.inspect(images).logits
+
+    def inspect(self, images: Tensor, normalised: Tensor | None = None) -> Output:
+        """All that the reasoning about images goes through.
+
+        Args:
+            images: (N, 3, H, W).
+            normalised: `prototypes.normalised()`, from whoever needs it too.
+        """
+        z, offsets = self.locate(images)
+        cosines, places = self.prototypes(z, offsets, normalised)
+        scores = self.activate(cosines)
+        return Output(self.last_layer(scores), scores, places, offsets, z, cosines)
+
+    def locate(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The features on the hypersphere, and how far each part moves from each centre."""
+        z = self.prototypes.place_features(self.backbone(images))
+        return z, None if self.offsets is None else self.offsets(z)
+
+    def activate(self, cosines: Tensor) -> Tensor:
+        """From cosines to scores: the same, but for the released code's ReLU."""
+        return cosines.relu() if "clipped_cosine" in self.prototypes.variant else cosines
+
+    @torch.no_grad()
+    def find_parts(self, output: Output, image: int, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the parts of some prototypes lie on an image, and what each adds to their scores.
+
+        Args:
+            output: of `inspect`.
+            image: which of its images.
+            prototypes: (Q,).
+
+        Returns:
+            places (Q, K*K, 2), rows and columns a' + m + offset, in cells from the first one's
+            centre; and contributions (Q, K*K), whose sums are the scores (equation 7).
+        """
+        layer, row = self.prototypes, slice(image, image + 1)
+        z, offsets = output.z[row], None if output.offsets is None else output.offsets[row]
+        shape = {"kernel_size": layer.kernel_size} | layer.geometry
+        shares = []
+        for few in prototypes.split(FEW):
+            samples = ops.sample_parts(z, offsets, output.places[row, few], **shape)[0]
+            shares.append((samples * layer.normalised(few)).sum(dim=1).flatten(1))
+        shares = layer.damp(torch.cat(shares))
+        if "clipped_cosine" in layer.variant:
+            shares = shares * (output.cosines[image, prototypes, None] > 0)
+        rest = shares.new_tensor(resting_places(layer.kernel_size, layer.geometry["dilation"]))
+        places = centre_cells(output, image, prototypes)[:, None] + rest
+        if offsets is not None:
+            places = places + offsets_at(offsets, output.places[row, prototypes])[0]
+        return places, shares
+
+    def measure(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """What an evaluation is made of, for each of N images.
+
+        Returns:
+            `accuracy` (N,), 0 or 1, and `offset` (N,): the median, over all prototypes at their
+            best centres and over their parts, of how far a part has moved, in cells.
+        """
+        output = self.inspect(images)
+        correct = (output.logits.argmax(dim=1) == labels).float()
+        if output.offsets is None:
+            return {"accuracy": correct}
+        moved = offsets_at(output.offsets, output.places).norm(dim=3)  # (N, P, parts)
+        return {"accuracy": correct, "offset": moved.flatten(1).median(dim=1).values}
+
+    @torch.no_grad()
+    def keep(self, prototypes: Tensor) -> None:
+        """Leaves these prototypes (Q,) alone, in their order, and their connections."""
+        kept = prototypes.sort().values
+        vectors = self.prototypes.vectors[kept].contiguous(memory_format=torch.channels_last)
+        self.prototypes.vectors = nn.Parameter(vectors)
+        self.prototypes.classes = self.prototypes.classes[kept]
+        self.last_layer.weight = nn.Parameter(self.last_layer.weight[:, kept].clone())
+        self.last_layer.in_features = len(kept)
+
+
+def make_last_layer(classes: int, prototype_classes: Tensor) -> nn.Linear:
+    """Connections from prototypes to classes: for their own, and against the others."""
+    layer = nn.Linear(len(prototype_classes), classes, bias=False)
+    own = torch.arange(classes)[:, None] == prototype_classes
+    with torch.no_grad():
+        layer.weight.copy_(torch.where(own, OWN_CONNECTION, OTHER_CONNECTION))
+    return layer
+
+
+def offsets_at(offsets: Tensor, places: Tensor) -> Tensor:
+    """How far each part has moved from given centres.
+
+    Args:
+        offsets: (N, 2*K*K, H, W).
+        places: (N, P), flat indices into H*W.
+
+    Returns:
+        (N, P, K*K, 2), down and to the right, in cells.
+    """
+    there = places[:, None].expand(-1, offsets.shape[1], -1)
+    return offsets.flatten(2).gather(2, there).transpose(1, 2).unflatten(2, (-1, 2))
+
+
+def centre_cells(output, image: int, prototypes: Tensor) -> Tensor:
+    """(Q, 2), row and column of the cell where each of the prototypes (Q,) is centred."""
+    place, width = output.places[image, prototypes], output.z.shape[3]
+    return torch.stack([place // width, place % width], dim=1)
+
+
+def find_cells(model, output, image: int, prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    """`find_parts` of networks whose prototypes have one part, a cell: it makes the whole score."""
+    cells = centre_cells(output, image, prototypes).to(output.scores)
+    return cells[:, None], output.scores[image, prototypes, None]

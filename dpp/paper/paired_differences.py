@@ -1,0 +1,56 @@
+"""Does it help? Pairs of runs that differ in one thing, and what they say about it."""
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from dpp.paper.grid import Plan
+from dpp.runs import records
+
+
+class Contrast(NamedTuple):
+    """By how much the second of two runs is better than the first, over pairs of runs."""
+
+    mean: float  # percentage points
+    error: float  # standard error of the mean; no number with fewer than two pairs
+    pairs: int
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is more than twice its standard error, in words."""
+        if self.pairs < 2:
+            return "too few pairs to tell"
+        if abs(self.mean) <= 2 * self.error:
+            return "no difference that these runs can show"
+        return "better" if self.mean > 0 else "worse"
+
+    def __str__(self) -> str:
+        spread = f" ± {self.error:.1f}" if self.pairs > 1 else ""
+        noun = "pair" if self.pairs == 1 else "pairs"
+        return f"{self.mean:+.1f}{spread} points over {self.pairs} {noun}: {self.verdict}"
+
+
+def contrast(pairs: Iterable[tuple[Plan, Plan]]) -> Contrast:
+    """Compares runs, pair by pair, by their stored accuracies; pairs that lack one are left out."""
+    found = [[records.stored(plan) for plan in pair] for pair in pairs]
+    gains = [
+        100 * (after.summary["test_accuracy"] - before.summary["test_accuracy"])
+        for before, after in found
+        if before and after
+    ]
+    mean = fmean(gains) if gains else math.nan
+    error = stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
+    return Contrast(mean, error, len(gains))
+
+
+def pairs(
+    cells: dict, before: Sequence[str], after: Sequence[str], columns: Sequence[str]
+) -> list[tuple[Plan, Plan]]:
+    """Runs of rows `before` and of rows `after` at the same place: column and seed."""
+    return [
+        pair
+        for first, second in zip(before, after, strict=True)
+        for column in columns
+        for pair in zip(cells[first, column], cells[second, column], strict=False)
+    ]

@@ -1,0 +1,237 @@
+"""Many runs side by side, with one display; what is finished is not done twice.
+
+On CPUs each run has a process and a thread of its own, so that its numbers do not depend on how
+many there are; on GPUs the processes take turns among the devices.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from dpp import runs
+from dpp.data import catalogue
+from dpp.methods.table import METHODS
+from dpp.paper.grid import Plan, needs, unfold
+from dpp.runs import ensembles
+from dpp.runs.ensembles import Ensemble, EnsembleRun
+from dpp.system import files, paths, worker_pool
+from dpp.system.errors import UserError
+from dpp.training.experiments import Experiment
+
+MOST_JOBS = 8  # by default: each takes about a gigabyte
+LOOK_EVERY = 1.0  # seconds between two looks at the runs under way
+Finished = runs.Run | EnsembleRun
+
+
+def carry_out(
+    plans: Iterable[Plan],
+    *,
+    jobs: int = 0,
+    root: Path | None = None,
+    keep: Callable[..., None] = lambda *finished: None,
+) -> dict[str, str]:
+    """Finds or trains runs, and whatever they need.
+
+    Args:
+        plans: experiments and ensembles.
+        jobs: processes; 0 for one for each core or GPU.
+        root: where runs live, instead of `runs/` or `DPP_RUNS`.
+        keep: called with runs as soon as they are finished.
+
+    Returns:
+        By the name of each run that could not be made, why.
+    """
+    root = Path(root) if root else paths.runs_root()
+    jobs, devices = choose_jobs(jobs)
+    work = {plan.name: plan for plan in unfold(plans)}  # a name costs a digest of weights and data
+    needed = {name: {one.name for one in needs(plan)} for name, plan in work.items()}
+    found = {name: run for name, plan in work.items() if (run := find_whole(plan, root))}
+    keep(*found.values())
+    done = set(found)
+    waiting = [name for name in work if name not in done]
+    if work:
+        print(f"{len(work)} runs, {len(done)} of them finished before", flush=True)
+    if not waiting:
+        return {}
+    prepare_data(work[name] for name in waiting)
+    display = Display(work, done, root)
+    failed: dict[str, str] = {}
+    running: dict[Future, str] = {}
+    numbers = worker_pool.SPAWN.Value("i", 0)
+    saved = "what was under way is saved"
+    with worker_pool.pool(jobs, begin, numbers, devices, kept=saved) as pool, display:
+        while waiting or running:
+            for name in [name for name in waiting if failed.keys() & needed[name]]:
+                waiting.remove(name)
+                failed[name] = "a run that it needs failed"
+            ready = [name for name in waiting if needed[name] <= done]
+            for name in ready[: jobs - len(running)]:
+                waiting.remove(name)
+                running[pool.submit(make, work[name], root)] = name
+            for future in wait(running, LOOK_EVERY, FIRST_COMPLETED).done:
+                name = running.pop(future)
+                try:
+                    run = future.result()
+                except BrokenExecutor:  # there are no processes for the others either
+                    raise
+                except UserError as error:
+                    failed[name] = str(error)
+                except Exception as error:  # of whatever kind: the other runs go on
+                    failed[name] = f"{type(error).__name__}: {error}"
+                else:
+                    keep(run)
+                    done.add(name)
+                display.end(name, failed.get(name, ""))
+            display.show(running.values())
+    return failed
+
+
+def choose_jobs(jobs: int) -> tuple[int, list[str]]:
+    """How many processes, and the devices among which they take turns."""
+    if jobs < 0:
+        raise UserError(f"jobs: expected a number from 0, got {jobs}")
+    devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
+    usual = len(devices) if devices != ["cpu"] else min(worker_pool.count_cores(), MOST_JOBS)
+    return jobs or usual, devices
+
+
+def find_whole(plan: Plan, root: Path) -> Finished | None:
+    """The finished run of a plan; one whose files are damaged is set aside, and said so."""
+    run = ensembles.module_of(plan).find(plan, root)
+    if run is None:
+        return None
+    try:
+        run.verify()
+    except UserError as error:
+        aside = runs.set_aside(run.folder)
+        print(f"damaged: {error}. Set aside as {aside.name}, and made anew", flush=True)
+        return None
+    return run
+
+
+def prepare_data(plans: Iterable[Plan]) -> None:
+    """Draws what is drawn, and reads every data set once, before processes want the same."""
+    seen = set()
+    for plan in plans:
+        for experiment in plan.members if isinstance(plan, Ensemble) else (plan,):
+            key = tuple(getattr(experiment, name) for name in (*ensembles.SAME, "train_per_class"))
+            if key not in seen:
+                seen.add(key)
+                runs.load_splits(experiment, runs.load_source(experiment))
+
+
+# ---- In the processes
+
+HERE = {"device": "cpu"}  # of this process
+
+
+def begin(numbers, devices: list[str]) -> None:
+    """In a new process: its device, and no Ctrl-C but while a run can be saved."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with numbers.get_lock():
+        HERE["device"] = devices[numbers.value % len(devices)]
+        numbers.value += 1
+    if HERE["device"] == "cpu":
+        torch.set_num_threads(1)
+
+
+def make(plan: Plan, root: Path) -> Finished:
+    """Finds or trains one run; an interruption is a `UserError`, which other processes can read."""
+    run = ensembles.module_of(plan).run
+    try:
+        return run(plan, root=root, device=HERE["device"], progress=False)
+    except KeyboardInterrupt as stop:
+        raise UserError(str(stop)) from stop
+
+
+# ---- What is seen of it
+
+
+class Display:
+    """One line for each run that ends, and on a terminal a bar over all of them.
+
+    Args:
+        work: all runs, by their names.
+        done: names of those that were there before.
+        root: where runs live.
+    """
+
+    def __init__(self, work: Mapping[str, Plan], done: set[str], root: Path):
+        self.root, self.count = root, len(work)
+        self.tasks = {name: tasks(plan) for name, plan in work.items()}
+        self.costs = {name: cost(plan) for name, plan in work.items()}
+        self.finished = sum(self.costs[name] for name in done)
+        self.before, self.ended = self.finished, len(done)
+        self.started = time.monotonic()
+
+    def __enter__(self):
+        self.bar = tqdm(total=sum(self.costs.values()), initial=self.before, disable=None)
+        self.bar.bar_format = "{percentage:3.0f}%|{bar:20}| {elapsed}{postfix}"
+        return self
+
+    def __exit__(self, *_):
+        self.bar.close()
+
+    def show(self, running: Iterable[str]) -> None:
+        """How far the runs under way are."""
+        share, texts = 0.0, []
+        for name in running:
+            rows, last = standing(self.root / name)
+            share += min(rows / self.tasks[name], 1.0) * self.costs[name]
+            texts.append(f"{name.rpartition('-')[0]} {last}")
+        self.bar.n = self.finished + share
+        self.bar.set_postfix_str(
+            f"{self.ended}/{self.count} runs, {self.left(share)}: {'; '.join(texts)}"
+        )
+
+    def end(self, name: str, failed: str) -> None:
+        self.finished += self.costs[name]
+        self.ended += 1
+        if failed:
+            said = f"failed: {failed}"
+        else:
+            manifest = files.read_json(self.root / name / "manifest.json")
+            said = f"{manifest['results']['test_accuracy']:.1%} in {manifest['seconds']:.0f} s"
+        line = f"[{self.ended:>{len(str(self.count))}}/{self.count}] {name}: {said}"
+        self.bar.write(f"{line}; {self.left()}")
+        sys.stdout.flush()  # a log is read while it grows
+
+    def left(self, share: float = 0.0) -> str:
+        """How long the rest may take, if it goes on like this."""
+        made = self.finished + share - self.before
+        rest = sum(self.costs.values()) - self.finished - share
+        if made <= 0:
+            return "no guess yet"
+        seconds = (time.monotonic() - self.started) * rest / made
+        return f"about {tqdm.format_interval(seconds)} left"
+
+
+def tasks(plan: Plan) -> int:
+    """Epochs and later stages."""
+    return len(METHODS[plan.model].schedule(plan).tasks()) if isinstance(plan, Experiment) else 1
+
+
+def cost(plan: Plan) -> float:
+    """Roughly, beside that of others: epochs and stages, times the images of each."""
+    if isinstance(plan, Ensemble):
+        return 1.0
+    drawn = plan.data in catalogue.DRAWN
+    return tasks(plan) * (plan.classes * plan.train_per_class if drawn else 1.0)
+
+
+def standing(folder: Path) -> tuple[int, str]:
+    """How many tasks of a run are done, and what the last was."""
+    try:
+        lines = (folder / "metrics.csv").read_text().splitlines()
+    except OSError:
+        lines = []
+    if len(lines) < 2:
+        return 0, "begins"
+    stage, epoch, *_ = lines[-1].split(",")
+    return len(lines) - 1, f"{stage} {epoch}"

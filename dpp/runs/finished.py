@@ -1,0 +1,148 @@
+"""Finished runs: found by experiment or folder, verified, loaded."""
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import nn
+
+from dpp import data
+from dpp.data.batches import Splits, make_splits
+from dpp.data.image_records import Source
+from dpp.methods.table import METHODS
+from dpp.networks.backbones import make_backbone
+from dpp.system import files, paths
+from dpp.system.errors import UserError
+from dpp.training import checkpoints
+from dpp.training.experiments import Experiment
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    experiment: Experiment
+    folder: Path
+
+    @property
+    def manifest(self) -> dict:
+        return files.read_json(self.folder / "manifest.json")
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each epoch and each later stage."""
+        return pd.read_csv(self.folder / "metrics.csv")
+
+    @property
+    def origins(self) -> list[dict]:
+        """Where each prototype comes from (see `projection.Origin`)."""
+        return files.read_json(self.folder / "prototypes.json")
+
+    @property
+    def source(self) -> Source:
+        return load_source(self.experiment)
+
+    def verify(self) -> None:
+        """Raises a `UserError` if a file of the run is not what the run wrote."""
+        manifest = self.manifest
+        verify_manifest(manifest, self.folder)
+        for name in ("experiment.json", "weights.safetensors"):
+            known = manifest.get(f"{Path(name).stem}_sha256")
+            if files.digest(self.folder / name) != known:
+                raise UserError(f"{self.folder / name} is not the one that the run wrote")
+        try:
+            columns = set(self.metrics)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.folder / 'metrics.csv'} cannot be read: {error}") from error
+        if not {"stage", "epoch", "seconds"} <= columns:
+            raise UserError(f"{self.folder / 'metrics.csv'} has no stage, epoch or seconds")
+
+    def load_model(self, device: str = "cpu") -> nn.Module:
+        """The network, ready to look at images."""
+        manifest = self.manifest
+        path = self.folder / "weights.safetensors"
+        tensors = checkpoints.read_tensors(path, manifest["weights_sha256"])
+        stacked = self.experiment.stacked_branch
+        backbone = make_backbone(self.experiment.backbone, stacked_branch=stacked)
+        model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
+        model.load_state_dict(tensors)
+        return model.to(choose_device(device)).eval()
+
+
+def find(experiment: Experiment, root: Path | None = None) -> Run | None:
+    """The run of an experiment, if it is finished."""
+    folder = Path(root or paths.runs_root()) / experiment.name
+    return Run(experiment, folder) if (folder / "manifest.json").is_file() else None
+
+
+def verify_manifest(manifest: dict, folder: Path) -> None:
+    """A manifest has at least an accuracy and the seconds that it took."""
+    try:
+        whole = 0 <= manifest["results"]["test_accuracy"] <= 1 and manifest["seconds"] >= 0
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise UserError(f"{folder / 'manifest.json'} has no accuracy or no seconds")
+
+
+def set_aside(folder: Path) -> Path:
+    """Gives a run's folder a name by which nothing finds it."""
+    numbers = itertools.count(1)
+    aside = next(p for n in numbers if not (p := Path(f"{folder}.damaged-{n}")).exists())
+    return folder.rename(aside)
+
+
+def open_run(folder: Path) -> Run:
+    """The finished run in a folder."""
+    folder = Path(folder)
+    if not (folder / "manifest.json").is_file():
+        raise UserError(f"there is no finished run in {folder}: it has no manifest.json")
+    described = folder / "experiment.json"
+    known = files.read_json(folder / "manifest.json").get("experiment_sha256")
+    if known != files.digest(described):
+        raise UserError(f"{described} is not the one that the run was made from: it was changed")
+    return Run(Experiment(**files.read_json(described)), folder)
+
+
+def find_or_committed(experiment: Experiment, root: Path | None = None) -> Run | None:
+    """The run of an experiment, if it is finished, or else is committed with the results."""
+    committed = paths.RESULTS / experiment.profile / "networks"
+    return find(experiment, root) or find(experiment, committed)
+
+
+def load_source(experiment: Experiment) -> Source:
+    if experiment.data not in data.catalogue.DRAWN:
+        return data.load(experiment.data)
+    return data.load(
+        experiment.data,
+        base=experiment.base_classes,
+        classes=experiment.classes,
+        train_per_class=experiment.train_per_class,
+        test_per_class=experiment.test_per_class,
+        image_size=experiment.image_size,
+        pose=experiment.pose,
+    )
+
+
+def load_splits(experiment: Experiment, source: Source) -> Splits:
+    return make_splits(
+        source,
+        experiment.image_size,
+        crop_to_box=experiment.crop_to_box,
+        validation_fraction=experiment.validation_fraction,
+        seed=experiment.seed,
+    )
+
+
+def choose_device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise UserError(f"there is no device {name!r}: choose auto, cpu, cuda or cuda:1")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return name

@@ -1,0 +1,213 @@
+"""From an experiment to a run: found if it is there, else trained; stopped and gone on with.
+
+A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
+
+    experiment.json       what it is made from
+    metrics.csv           a row for each epoch and each later stage
+    state-*.pt            while it is not finished: where to go on from
+    weights.safetensors   when it is finished: the network
+    prototypes.json       where each prototype comes from
+    manifest.json         written last: results, seconds, commit, versions, device, digests
+"""
+
+import fcntl
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+import torchvision
+
+from dpp import ops
+from dpp.data.batches import Splits
+from dpp.data.image_records import Source
+from dpp.methods.table import METHODS
+from dpp.networks.backbones import Backbone, make_backbone
+from dpp.runs.finished import (
+    Run,
+    choose_device,
+    find,
+    find_or_committed,
+    load_source,
+    load_splits,
+    open_run,
+)
+from dpp.system import files, paths
+from dpp.system.errors import UserError
+from dpp.training import checkpoints
+from dpp.training.experiments import Experiment, base_experiment
+from dpp.training.resumable import supervise
+from dpp.training.trainer import Trainer
+
+
+def get(experiment: Experiment, **options) -> Run:
+    """A run to look at: one that is there, or is committed with the results, or else trained.
+
+    Args:
+        experiment: what it is a run of.
+        options: of `run`, for one that is neither.
+    """
+    return find_or_committed(experiment, options.get("root")) or run(experiment, **options)
+
+
+def choose(folder: str | Path, experiment: Experiment, **options) -> Run:
+    """The run in a folder, if one is given; else that of an experiment, see `get`."""
+    return open_run(Path(folder).expanduser()) if folder else get(experiment, **options)
+
+
+def run(
+    experiment: Experiment,
+    *,
+    root: Path | None = None,
+    device: str = "auto",
+    workers: int = 0,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> Run:
+    """Finds the run of an experiment or trains it, going on from where it was stopped.
+
+    Args:
+        experiment: what to train.
+        root: where runs live, instead of `runs/` or `DPP_RUNS`.
+        device: "auto" for a GPU if there is one.
+        workers: processes that prepare batches.
+        progress: show a bar.
+        tensorboard: write its events to the run's folder too.
+    """
+    root = Path(root) if root else paths.runs_root()
+    if found := find(experiment, root):
+        return found
+    device = choose_device(device)
+    pretrained = None
+    if experiment.weights == "base":
+        given = {"root": root, "device": device, "workers": workers, "progress": progress}
+        pretrained = run(base_experiment(experiment), **given)
+    folder = root / experiment.name
+    trainer, source = make_trainer(experiment, pretrained, device, workers)
+    with locked(folder):
+        if found := find(experiment, root):  # by a process that held the lock
+            return found
+        files.write_json(folder / "experiment.json", asdict(experiment))
+        title = f"{experiment.model} {experiment.backbone}" if progress else None
+        history = supervise(
+            trainer, folder, experiment.identity, title=title, tensorboard=tensorboard
+        )
+        finish(experiment, trainer, folder, history, source, pretrained)
+    return Run(experiment, folder)
+
+
+def make_trainer(
+    experiment: Experiment, pretrained: Run | None = None, device: str = "cpu", workers: int = 0
+) -> tuple[Trainer, Source]:
+    """What trains an experiment from its beginning, and the data that it trains on."""
+    method = METHODS[experiment.model]
+    source = load_source(experiment)
+    if len(source.class_names) < 2:
+        raise UserError(f"{source.name} under {source.root} has one class: there is none to tell")
+    torch.manual_seed(experiment.seed)
+    backbone = load_backbone(experiment, pretrained)
+    model = method.build(experiment, backbone, len(source.class_names)).to(device)
+    if experiment.compile:
+        backbone.compile()
+    trainer = Trainer(
+        model,
+        method.schedule(experiment),
+        load_splits(experiment, source),
+        method.objective(experiment),
+        method.stages(experiment),
+        batch_size=experiment.batch_size,
+        seed=experiment.seed,
+        workers=workers,
+        precision=experiment.precision,
+    )
+    return trainer, source
+
+
+def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
+    weights = "none" if pretrained else experiment.weights
+    stacked = experiment.stacked_branch
+    backbone = make_backbone(experiment.backbone, weights, stacked_branch=stacked)
+    if pretrained:
+        backbone.load_state_dict(pretrained.load_model().backbone.state_dict())
+    return backbone
+
+
+def finish(
+    experiment: Experiment,
+    trainer: Trainer,
+    folder: Path,
+    history: list[dict],
+    source: Source,
+    pretrained: Run | None,
+) -> None:
+    """Writes what a finished run is, the manifest last, and removes the states."""
+    digest = checkpoints.write_tensors(
+        folder / "weights.safetensors", trainer.model.state_dict(), {"run": experiment.identity}
+    )
+    if trainer.provenance is not None:
+        files.write_json(folder / "prototypes.json", trainer.provenance)
+    last = history[-1]
+    results = {name: value for name, value in last.items() if name.startswith(("test", "valid"))}
+    files.write_json(
+        folder / "manifest.json",
+        {
+            "run": experiment.name,
+            "results": results,
+            "seconds": round(sum(record["seconds"] for record in history), 1),
+            "classes": len(source.class_names),
+            "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
+            "pretrained": pretrained.experiment.name if pretrained else experiment.weights,
+            "weights_sha256": digest,
+            "experiment_sha256": files.digest(folder / "experiment.json"),
+            **surroundings(trainer.device),
+        },
+    )
+    for path in checkpoints.find_states(folder):
+        path.unlink()
+
+
+def surroundings(device: torch.device) -> dict:
+    """What a number may depend on that is not in the experiment."""
+    cuda = device.type == "cuda"
+    return {
+        "commit": commit(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),
+        "operator": ops.backend(device),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def commit() -> str:
+    """The commit that the code is of, with a plus if files have changed since."""
+    command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--abbrev=12", "--dirty=+"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return found.stdout.strip() or "unknown"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes off a run's folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written to: {error.strerror}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another process is training {folder}: wait for it") from error
+        yield

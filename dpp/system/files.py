@@ -1,0 +1,116 @@
+"""Writes files that are whole or not there, and reads them back without pickle.
+
+A file is written under a hidden name beside its place, brought to the disk, then renamed: a killed
+process or a full disk leaves what was there before. Weights are safetensors, records are JSON, and
+the state from which a run goes on is read with `weights_only=True`, by which no code that a file
+carries can run. Equal content gives equal bytes.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from dpp.system.errors import UserError
+
+NEWBORN = 60.0  # seconds for which an empty file may still get a writer
+NO_ROOM = {
+    errno.ENOSPC: "there is no room on the disk",
+    errno.EDQUOT: "there is no room left in your quota",
+    errno.EFBIG: "it is larger than this process or disk allows a file to be",
+}
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a file, and the folders above it, such that it is there whole or not at all.
+
+    Raises:
+        UserError: it could not be written; what was there before is as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: see remove_abandoned
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+    except OSError as error:
+        reason = NO_ROOM.get(error.errno, error.strerror)
+        there = os.path.exists(path)  # False, not an error, in a folder that may not be read
+        before = "what was there before is intact" if there else "nothing was left there"
+        raise UserError(
+            f"{path} ({len(content):,} bytes) could not be written: {reason}; {before}. Put that "
+            "right, or write to another disk, and run the command again"
+        ) from error
+    with suppress(OSError):  # not every file system can; without it, a crash may undo the renaming
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a file, or a `UserError` that says why it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(read_file(path)).hexdigest()
+
+
+def write_json(path: Path, value) -> None:
+    """Writes numbers, strings, lists and dictionaries, in the order that they have."""
+    write_file(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path):
+    """Reads what `write_json` wrote."""
+    content = read_file(path)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged, or is not JSON: {error}") from error
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Removes the unfinished files of processes that have ended.
+
+    A writer holds a lock on its file, and the kernel gives it back however the writer ends. An
+    empty file may be a new one, whose writer has yet to lock it.
+    """
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError), path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            there = os.fstat(file.fileno())
+            if there.st_size or time.time() - there.st_mtime > NEWBORN:
+                path.unlink()
+
+
+@contextmanager
+def folder_locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes that ask for it waiting; where there are no locks, nobody waits."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

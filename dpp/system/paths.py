@@ -1,0 +1,25 @@
+"""Where things are. Nothing else in the package builds a path from `__file__`."""
+
+import os
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+ROOT = PACKAGE.parent
+NOTEBOOKS = ROOT / "notebooks"
+RESULTS = ROOT / "results"  # what is committed
+BUILD_REPORT = PACKAGE / "_build.json"
+
+
+def data_root() -> Path:
+    """The folder that holds the data sets: `DPP_DATA`, or `data/` in the repository."""
+    return Path(os.environ.get("DPP_DATA") or ROOT / "data").expanduser()
+
+
+def runs_root() -> Path:
+    """The folder that holds trained networks: `DPP_RUNS`, or `runs/` in the repository."""
+    return Path(os.environ.get("DPP_RUNS") or ROOT / "runs").expanduser()
+
+
+def results(profile: str) -> Path:
+    """The folder that holds a profile's results, under `DPP_RESULTS` or the committed ones."""
+    return Path(os.environ.get("DPP_RESULTS") or RESULTS).expanduser() / profile

@@ -1,0 +1,1 @@
+"""From an experiment to trained weights: schedule, three stages, checkpoints, resuming."""

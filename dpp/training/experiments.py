@@ -1,0 +1,324 @@
+"""What a run is made from: one frozen record, whose hash is the run's name.
+
+    experiment = make_experiment("mini", backbone="slim_vgg16_bn", kernel_size=2)
+
+`Experiment` alone has the paper's values; `make_experiment` puts a profile's in their place, and
+what follows from other fields, such as ten prototypes of a class where they are 2x2.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from dpp.data import catalogue
+from dpp.networks import released
+from dpp.system.errors import UserError
+from dpp.system.profiles import check_profile
+
+RECIPE = 1  # raised when the same fields no longer mean the same run
+MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
+PRECISIONS = ("float32", "bfloat16", "float16")
+LAST_LAYERS = ("converged", "passes", "fixed")
+AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
+
+
+def _field(default, help: str):
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that a run's numbers depend on, besides the machine."""
+
+    profile: str = _field("paper", "whose values the others were taken from")
+    model: str = _field("deformable", f"one of {', '.join(MODELS)}")
+    backbone: str = _field("resnet50", "a torchvision classifier, or a slim one: slim_resnet34")
+    weights: str = _field(
+        "imagenet", "imagenet, base (pretrained on drawn base classes), none, or a file"
+    )
+    data: str = _field("cub", f"one of {', '.join(catalogue.NAMES)}, or a folder of images")
+    base_classes: bool = _field(False, "drawn data: the classes that backbones are pretrained on")
+    classes: int = _field(10, "drawn data: how many classes")
+    train_per_class: int = _field(30, "drawn data: training images of a class")
+    test_per_class: int = _field(30, "drawn data: test images of a class")
+    pose: float = _field(1.0, "drawn data: strength of the pose variation, 0 to 2")
+    image_size: int = _field(224, "side of the images that the network sees")
+    crop_to_box: bool = _field(False, "show the network the box around the animal alone")
+    validation_fraction: float = _field(0.1, "share of the training images to choose by")
+    kernel_size: int = _field(3, "K: a prototype has K x K parts")
+    per_class: int = _field(6, "prototypes of a class")
+    deformable: bool = _field(True, "let the parts move")
+    margin: float = _field(0.1, "phi of equation 12, in radians")
+    separation: float = _field(0.01, "weight of equation 10")
+    cluster: float = _field(0.1, "weight of equation 9")
+    orthogonality: float = _field(0.1, "weight of equation 13")
+    l1: float = _field(1e-3, "weight of the L1 term of equation 16")
+    variant: str = _field("paper", "paper, released, or released:SWITCH,SWITCH")
+    epochs: int = _field(30, "of stage 1 in all")
+    warm_epochs: int = _field(5, "that train the prototypes alone")
+    second_warm_epochs: int = _field(5, "after them, that train the backbone too")
+    project_after: tuple[int, ...] = _field((20, 30), "epochs that stages 2 and 3 follow")
+    backbone_rate: float = _field(1e-4, "learning rate of the backbone")
+    prototype_rate: float = _field(3e-3, "of the prototypes, or of a CNN's classifier")
+    offset_rate: float = _field(5e-4, "of the offset branch")
+    offset_deviation: float = _field(2e-5, "of the offset branch's weights when it is drawn")
+    decay: float = _field(0.1, "what joint training's rates are multiplied by...")
+    decay_every: int = _field(5, "...after so many epochs")
+    weight_decay: float = _field(1e-3, "of the backbone")
+    last_layer: str = _field("passes", f"how stage 3 ends: {', '.join(LAST_LAYERS)}")
+    last_layer_tolerance: float = _field(1e-3, "of the optimality conditions, for converged")
+    last_layer_passes: int = _field(20, "over the scores, for passes")
+    last_layer_rate: float = _field(1e-4, "learning rate, for passes")
+    batch_size: int = _field(80, "images in a training batch")
+    precision: str = _field("float32", f"of autocast: {', '.join(PRECISIONS)}")
+    compile: bool = _field(False, "torch.compile the backbone")
+    seed: int = _field(0, "of weights, splits, order and augmentation")
+
+    def __post_init__(self):
+        for entry in fields(self):
+            value = _as(type(entry.default), entry.name, getattr(self, entry.name))
+            object.__setattr__(self, entry.name, value)
+        check_profile(self.profile)
+        released.parse(self.variant)
+        _check_choice("model", self.model, MODELS)
+        _check_choice("last_layer", self.last_layer, LAST_LAYERS)
+        _check_choice("precision", self.precision, PRECISIONS)
+        if self.margin >= math.pi:
+            raise UserError(f"margin: expected an angle below pi, got {self.margin:g}")
+        if self.warm_epochs + self.second_warm_epochs > self.epochs:
+            raise UserError(
+                f"{self.warm_epochs} + {self.second_warm_epochs} warm epochs do not fit into "
+                f"{self.epochs} epochs: raise epochs or lower them"
+            )
+        if wrong := [epoch for epoch in self.project_after if not 1 <= epoch <= self.epochs]:
+            raise UserError(f"project_after: there is no epoch {wrong[0]}, only 1 to {self.epochs}")
+        if self.project_after and max(self.project_after) != self.epochs:
+            raise UserError(
+                f"project_after: the last must be the last epoch, {self.epochs}, or prototypes "
+                "would end as something that no image has; give none to leave projection out"
+            )
+
+    @property
+    def switches(self) -> frozenset[str]:
+        return released.parse(self.variant)
+
+    @property
+    def stacked_branch(self) -> bool:
+        """Whether the backbone has both of BBN's last blocks: a switch for that file alone."""
+        on = "stacked_branch" in self.switches
+        file = self.weights not in ("imagenet", "base", "none")
+        return on and file and self.backbone == "resnet50"
+
+    @property
+    def row(self) -> dict:
+        """As one row of a table: epochs with spaces between, a file without its folder."""
+        values = asdict(self)
+        values["project_after"] = " ".join(map(str, self.project_after))
+        values["weights"] = Path(self.weights).name
+        return values
+
+    @property
+    def identity(self) -> str:
+        """A digest of all fields.
+
+        A weights file counts by its content, not by its place; a folder of images by the names and
+        sizes of its files.
+        """
+        values = asdict(self) | {"recipe": RECIPE}
+        if self.weights == "base":
+            values["weights"] = base_experiment(self).identity
+        elif self.weights not in ("none", "imagenet") and Path(self.weights).is_file():
+            with open(self.weights, "rb") as file:
+                values["weights"] = hashlib.file_digest(file, "sha256").hexdigest()
+        if self.data not in catalogue.NAMES:
+            values["data"] = _folder_digest(Path(self.data).expanduser())
+        text = json.dumps(values, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        """The run's folder: what people look for, then the digest."""
+        data = Path(self.data).name + ("_base" if self.base_classes else "")
+        return f"{self.model}-{self.backbone}-{data}-{self.seed}-{self.identity}"
+
+
+# An epoch of PoseBirds is 9 steps and one of CUB 75: at the paper's rates, little would move in
+# them. Mini's rates are its own.
+DRAWN = {
+    "data": "posebirds",
+    "backbone": "slim_resnet34",
+    "weights": "base",
+    "image_size": 64,
+    "batch_size": 30,
+    "last_layer": "converged",
+}
+PRESETS = {
+    "paper": {},
+    "mini": DRAWN
+    | {
+        "epochs": 10,
+        "warm_epochs": 1,
+        "second_warm_epochs": 2,
+        "project_after": (7, 10),
+        "backbone_rate": 1e-3,
+        "prototype_rate": 1e-2,
+        "offset_rate": 5e-3,
+        "offset_deviation": 1e-2,
+        "decay": 0.8,
+        "decay_every": 1,
+    },
+    "smoke": DRAWN
+    | {
+        "classes": 3,
+        "train_per_class": 6,
+        "test_per_class": 4,
+        "epochs": 3,
+        "warm_epochs": 1,
+        "second_warm_epochs": 1,
+        "project_after": (3,),
+        "batch_size": 5,
+        "offset_deviation": 1e-2,
+    },
+}
+# What a slim backbone is pretrained with, from nothing: as with ImageNet, once for all data sets.
+BASE = {
+    "mini": {"classes": 20, "train_per_class": 100, "test_per_class": 10, "epochs": 8},
+    "smoke": {"classes": 4, "train_per_class": 6, "test_per_class": 2, "epochs": 1},
+}
+
+
+def make_experiment(profile: str = "mini", **changes) -> Experiment:
+    """A profile's experiment, with these fields changed."""
+    check_profile(profile)
+    known = {entry.name for entry in fields(Experiment)}
+    if unknown := sorted(set(changes) - known):
+        raise UserError(
+            f"an experiment has no {unknown[0]!r}: choose of {', '.join(sorted(known))}"
+        )
+    preset = {"profile": profile} | PRESETS[profile]
+    values = preset | _implied(preset | changes)
+    if "epochs" in changes and (after := values.get("project_after", Experiment.project_after)):
+        epochs = changes["epochs"]
+        values["project_after"] = (*(epoch for epoch in after if epoch < epochs), epochs)
+    return Experiment(**(values | changes))
+
+
+def example_experiment(profile: str = "mini", **changes) -> Experiment:
+    """The network that is shown where none is chosen: of ten 2x2 prototypes, on a ResNet-50."""
+    backbone = "resnet50" if profile == "paper" else "slim_resnet50"
+    own = changes.get("model", "deformable") == "deformable"
+    shape = {"kernel_size": 2, "per_class": 10} if own else {}
+    return make_experiment(profile, **({"backbone": backbone} | shape | changes))
+
+
+# What each model's own paper says, where it differs, and what mini and smoke have in its place.
+PATCHES = {"per_class": 10, "cluster": 0.8, "separation": 0.08, "l1": 1e-4}
+PATCHES |= {"warm_epochs": 5, "second_warm_epochs": 0, "project_after": (10, 20, 30)}
+OF_MODEL = {
+    "cnn": {"second_warm_epochs": 0, "project_after": ()},
+    "protopnet": PATCHES,
+    "tesnet": PATCHES | {"orthogonality": 1e-4},
+    "prototree": {
+        "epochs": 100,
+        "warm_epochs": 30,
+        "second_warm_epochs": 30,
+        "project_after": (100,),
+        "backbone_rate": 1e-5,
+        "prototype_rate": 1e-3,
+        "decay": 0.5,
+        "decay_every": 10,
+        "weight_decay": 0.0,
+        "batch_size": 64,
+    },
+}
+SMALL = {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "batch_size": 30}
+SMALL_PATCHES = SMALL | {"warm_epochs": 2, "project_after": (7, 10)}
+MINI_OF_MODEL = {
+    "cnn": SMALL,
+    "protopnet": SMALL_PATCHES,
+    "tesnet": SMALL_PATCHES,
+    "prototree": SMALL
+    | {
+        "epochs": 28,
+        "warm_epochs": 1,
+        "second_warm_epochs": 15,
+        "project_after": (28,),
+        "prototype_rate": 1e-2,
+        "decay_every": 1,
+    },
+}
+SMOKE = {"epochs": 3, "warm_epochs": 1, "project_after": (3,), "batch_size": 5}
+SMOKE_OF_MODEL = {
+    "protopnet": SMOKE,
+    "tesnet": SMOKE,
+    "prototree": SMOKE | {"second_warm_epochs": 1},
+}
+
+
+def _implied(given: dict) -> dict:
+    """What the supplement says for some backbones, kernels and data sets, and other models."""
+    backbone, data = given.get("backbone", ""), given.get("data", "cub")
+    model = given.get("model", "deformable")
+    implied = {}
+    if given.get("kernel_size", 3) == 2 or data == "dogs":
+        implied["per_class"] = 10
+    if model == "deformable" and data == "cub" and backbone.startswith(("vgg", "densenet")):
+        implied["warm_epochs"] = 7
+    if data == "dogs" and backbone == "resnet152":
+        implied["backbone_rate"] = 1e-5
+    of_profile = {"paper": {}, "mini": MINI_OF_MODEL, "smoke": SMOKE_OF_MODEL}[given["profile"]]
+    return implied | OF_MODEL.get(model, {}) | of_profile.get(model, {})
+
+
+def base_experiment(experiment: Experiment) -> Experiment:
+    """The experiment that pretrains a slim backbone on base classes, for `weights="base"`."""
+    if experiment.profile not in BASE or experiment.data not in catalogue.DRAWN:
+        raise UserError(
+            f"base weights are for drawn data in {' or '.join(BASE)}: for {experiment.data} in "
+            f"{experiment.profile} choose imagenet, none or a file"
+        )
+    return make_experiment(
+        experiment.profile,
+        **BASE[experiment.profile],
+        model="cnn",
+        backbone=experiment.backbone,
+        data="posebirds",
+        image_size=experiment.image_size,
+        weights="none",
+        base_classes=True,
+        warm_epochs=0,
+        batch_size=25 if experiment.profile == "mini" else 5,
+        backbone_rate=2e-3,
+        prototype_rate=2e-3,
+        weight_decay=1e-4,
+        decay=0.65,
+        decay_every=1,
+    )
+
+
+def _check_choice(name: str, value: str, choices) -> None:
+    if value not in choices:
+        raise UserError(f"{name}: {value!r} is none of {', '.join(choices)}")
+
+
+def _as(kind: type, name: str, value):
+    """A field's value as the type of its default, so that 0 and 0.0 are the same experiment."""
+    if kind is float and type(value) is int or kind is tuple and isinstance(value, list):
+        value = kind(value)
+    if type(value) is not kind:
+        raise UserError(f"{name}: expected {kind.__name__}, got {value!r}")
+    if kind is tuple and not all(type(item) is int for item in value):
+        raise UserError(f"{name}: expected whole numbers, got {value!r}")
+    least, most = (1 if name in AT_LEAST_ONE else 0), (2**31 if kind is int else float("inf"))
+    if kind in (int, float) and not least <= value < most:
+        raise UserError(f"{name}: expected a number from {least} to {most}, got {value!r}")
+    return value
+
+
+def _folder_digest(folder: Path) -> str:
+    """Of the names and sizes of a folder's files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = [f"{path.relative_to(folder)} {path.stat().st_size}" for path in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

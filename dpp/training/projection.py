@@ -1,0 +1,163 @@
+"""Stage 2: every prototype becomes what it resembles most in one training image (equation 15)."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from dpp import ops
+from dpp.data.batches import Batch, ImageDataset, batches, to_device
+from dpp.data.image_records import ImageRecord
+from dpp.networks.model import DeformableProtoPNet, offsets_at
+from dpp.reference import resting_places
+from dpp.system.errors import UserError
+from dpp.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a prototype comes from; places are (row, column) of the map, from its first cell.
+
+    Args:
+        prototype: its number in the network.
+        label: its class.
+        image: the data set's name for the image.
+        sha256: of the image's file.
+        similarity: to the prototype as it was before.
+        cells: rows and columns of the map.
+        centre: of the prototype.
+        parts: where each part lies, whole or fractional, in the order of the parts.
+    """
+
+    prototype: int
+    label: int
+    image: str
+    sha256: str
+    similarity: float
+    cells: tuple[int, int]
+    centre: tuple[int, int]
+    parts: tuple[tuple[float, float], ...]
+
+
+@torch.no_grad()
+def project(
+    model: DeformableProtoPNet, images: Iterable[Batch], dataset: ImageDataset
+) -> list[Origin]:
+    """Replaces every prototype by the most similar samples of an image of its class.
+
+    One pass over the images. All parts come from one image, at their fractional places; the first
+    of equally similar images is taken.
+
+    Args:
+        model: whose prototypes are replaced.
+        images: un-augmented.
+        dataset: what they are batches of.
+
+    Returns:
+        An origin for each prototype.
+    """
+    model.eval()
+    prototypes = model.prototypes
+    best = search(model, images)
+    classes = prototypes.classes.tolist()
+    if lacking := [label for label, image in zip(classes, best.image, strict=True) if image < 0]:
+        raise UserError(f"class {lacking[0]} has no image to project its prototypes on")
+    prototypes.replace(torch.arange(len(classes), device=best.samples.device), best.samples)
+    return best.origins(classes, dataset.records)
+
+
+@torch.no_grad()
+def search(model: DeformableProtoPNet, images: Iterable[Batch]) -> "Best":
+    """Looks for every prototype in the images of its class."""
+    prototypes = model.prototypes
+    best = Best(prototypes.normalised(), prototypes.geometry)
+    device = prototypes.vectors.device
+    for batch in images:
+        z, offsets = model.locate(to_device(batch.images, device))
+        for label in batch.labels.unique().tolist():
+            mine = (prototypes.classes == label).nonzero().flatten()
+            rows = (batch.labels == label).nonzero().flatten()
+            there = rows.to(device)
+            moved = None if offsets is None else offsets[there]
+            best.update(mine, z[there], moved, batch.indices[rows])
+    return best
+
+
+class Best:
+    """The most similar place of each prototype that was seen so far, and what is under its parts.
+
+    Args:
+        prototypes: (P, C + 1, K, K).
+        geometry: dilation and outside, for the operator.
+    """
+
+    def __init__(self, prototypes: Tensor, geometry: dict):
+        self.prototypes, self.geometry = prototypes, geometry
+        self.samples = torch.empty_like(prototypes)
+        count, kernel_size = len(prototypes), prototypes.shape[-1]
+        self.similarity = torch.full((count,), -torch.inf, dtype=prototypes.dtype)
+        self.image = torch.full((count,), -1)
+        self.centre = torch.zeros(count, 2, dtype=torch.long)
+        self.moved = torch.zeros(count, kernel_size**2, 2, dtype=prototypes.dtype)
+        self.cells = (0, 0)
+
+    def update(self, mine: Tensor, z: Tensor, offsets: Tensor | None, images: Tensor) -> None:
+        """Looks for prototypes `mine` (Q,) in images (N,) with features z (N, C + 1, H, W)."""
+        cosines, places = ops.max_similarity(z, offsets, self.prototypes[mine], **self.geometry)
+        similarity, row = cosines.max(dim=0)  # (Q,), and which image
+        better = (similarity.cpu() > self.similarity[mine.cpu()]).nonzero().flatten()
+        if not len(better):
+            return
+        there = better.to(z.device)
+        row, winners = row[there], mine[there]
+        centres = places[row, there][:, None]  # (Q, 1)
+        theirs = None if offsets is None else offsets[row]
+        self.samples[winners] = ops.sample_parts(
+            z[row], theirs, centres, kernel_size=self.prototypes.shape[-1], **self.geometry
+        )[:, 0]
+        winners, self.cells = winners.cpu(), tuple(z.shape[2:])
+        self.similarity[winners] = similarity[there].cpu()
+        self.image[winners] = images[row.cpu()]
+        width = self.cells[1]
+        self.centre[winners] = torch.cat([centres // width, centres % width], dim=1).cpu()
+        if theirs is not None:
+            self.moved[winners] = offsets_at(theirs, centres)[:, 0].cpu()
+
+    def origins(self, labels: list[int], records: tuple[ImageRecord, ...]) -> list[Origin]:
+        kernel_size = self.prototypes.shape[-1]
+        rest = torch.tensor(resting_places(kernel_size, self.geometry["dilation"]))
+        parts = self.centre[:, None] + rest + self.moved  # (P, K*K, 2)
+        digests = {index: file_digest(records[index]) for index in set(self.image.tolist())}
+        return [
+            Origin(
+                prototype=number,
+                label=label,
+                image=records[image].id,
+                sha256=digests[image],
+                similarity=float(self.similarity[number]),
+                cells=self.cells,
+                centre=tuple(self.centre[number].tolist()),
+                parts=tuple(tuple(place) for place in parts[number].tolist()),
+            )
+            for number, (label, image) in enumerate(zip(labels, self.image.tolist(), strict=True))
+        ]
+
+
+def file_digest(record: ImageRecord) -> str:
+    """The SHA-256 of an image's file."""
+    with record.path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def stage(trainer: Trainer, project: Callable[..., list[Origin]] = project) -> dict[str, float]:
+    """Stage 2 on the training images as they are; the trainer keeps the origins.
+
+    Args:
+        project: another network's way of it.
+    """
+    images = batches(trainer.loaders["projection"])
+    origins = project(trainer.model, images, trainer.splits.projection)
+    trainer.provenance = [asdict(origin) for origin in origins]
+    return {"source_images": len({origin.image for origin in origins})}

@@ -1,0 +1,312 @@
+"""The way through the paper's three stages, as a list of tasks, and stage 1 itself.
+
+A `Schedule` says which children of a network are trained in which epochs at which rates, and after
+which epochs prototypes are projected and the last layer is fitted. A `Trainer` goes through it for
+any network; it can stop between any two steps, and `state` is then all it needs to go on.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from dpp.data.batches import Splits, batches, make_loader, to_device
+from dpp.networks.backbones import Backbone
+from dpp.system.errors import UserError
+from dpp.training.experiments import Experiment
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Some epochs that train the same children of a network.
+
+    Args:
+        name: for people.
+        epochs: how many.
+        rates: learning rate of each child that is trained; all others are frozen, their
+            batch-norm statistics too.
+        weights: of the terms of the loss (equation 14).
+        resets: children whose weights are drawn when the phase begins, and their deviation.
+        decay: what the rates are multiplied by...
+        decay_every: ...after so many epochs of the phase.
+    """
+
+    name: str
+    epochs: int
+    rates: Mapping[str, float]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    resets: Mapping[str, float] = field(default_factory=dict)
+    decay: float = 1.0
+    decay_every: int = 5
+
+
+class Task(NamedTuple):
+    """One entry of a schedule: an epoch of training, or a later stage."""
+
+    stage: str  # "train", or the name of another stage
+    epoch: int  # counted from 1
+    phase: Phase
+    epoch_of_phase: int  # counted from 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is done, in order.
+
+    Args:
+        phases: of stage 1, in order.
+        stages: what follows the epochs in `after`, by name.
+        after: epochs, counted from 1.
+        weight_decay: of the children that have one.
+    """
+
+    phases: tuple[Phase, ...]
+    stages: tuple[str, ...] = ()
+    after: tuple[int, ...] = ()
+    weight_decay: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self):
+        epochs = sum(phase.epochs for phase in self.phases)
+        if wrong := [epoch for epoch in self.after if not 1 <= epoch <= epochs]:
+            raise UserError(f"no stage can follow epoch {wrong[0]}: there are {epochs} epochs")
+
+    def table(self) -> pd.DataFrame:
+        """A row for each phase; a child that it does not train has no rate."""
+        return pd.DataFrame(
+            {"phase": phase.name, "epochs": phase.epochs, **phase.rates, "decay": phase.decay}
+            for phase in self.phases
+        )
+
+    def tasks(self) -> list[Task]:
+        tasks, epoch = [], 0
+        for phase in self.phases:
+            for place in range(phase.epochs):
+                epoch += 1
+                stages = ("train", *(self.stages if epoch in self.after else ()))
+                tasks += [Task(stage, epoch, phase, place) for stage in stages]
+        return tasks
+
+
+Objective = Callable[[nn.Module, Tensor, Tensor, Phase], dict[str, Tensor]]
+
+
+class NotFinite(Exception):
+    """A batch's loss or an evaluation was infinite or no number; carries what tells more of it."""
+
+    def __init__(self, epoch: int, step: int, terms: dict[str, float], indices: list[int]):
+        bad = ", ".join(f"{name} {value}" for name, value in terms.items())
+        super().__init__(f"training is not finite in epoch {epoch}, step {step}: {bad}")
+        self.epoch, self.step, self.terms, self.indices = epoch, step, terms, indices
+
+
+class Trainer:
+    """Leads a network through a schedule.
+
+    Args:
+        model: on its device.
+        schedule: what to do.
+        splits: the data.
+        objective: of stage 1; gives at least "loss".
+        stages: the functions of the schedule's other stages; each may give figures for the record.
+        batch_size: images in a training batch.
+        seed: of the batches' order.
+        workers: processes that prepare batches.
+        precision: float32, or bfloat16 or float16 for autocast.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: Schedule,
+        splits: Splits,
+        objective: Objective,
+        stages: Mapping[str, Callable[["Trainer"], dict[str, float]]],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        workers: int = 0,
+        precision: str = "float32",
+    ):
+        self.model, self.splits, self.objective, self.stages = model, splits, objective, stages
+        self.schedule, self.tasks = schedule, schedule.tasks()
+        self.device = next(model.parameters()).device
+        self.half = None if precision == "float32" else getattr(torch, precision)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
+        self.loaders = {
+            name: make_loader(dataset, batch_size, workers=workers)
+            for name, dataset in splits._asdict().items()
+            if name != "train"
+        }
+        self.loaders["train"] = make_loader(
+            splits.train, batch_size, shuffle=True, drop_last=True, workers=workers, seed=seed
+        )
+        self.place = 0  # in `tasks`, of what is to be done next
+        self.step = 0  # of the epoch under way, how many are done
+        self.sums: dict[str, float] = {}  # over these steps
+        self.seconds = 0.0  # that these steps took
+        self.optimiser: torch.optim.Optimizer | None = None
+        self.provenance: list[dict] | None = None  # of the prototypes, since they were projected
+
+    def run(self, after_step: Callable[["Trainer"], None] = lambda trainer: None) -> Iterator[dict]:
+        """Goes on from where it stands; gives a record of each task that is done.
+
+        Args:
+            after_step: called between steps; the trainer may be left, and its state taken, there.
+        """
+        while self.place < len(self.tasks):
+            task = self.tasks[self.place]
+            begun = time.perf_counter() - self.seconds
+            if task.stage == "train":
+                record = self._train_epoch(task, after_step)
+            else:
+                record = self.stages[task.stage](self)
+            record |= self.evaluate("validation")
+            if "train" not in [later.stage for later in self.tasks[self.place + 1 :]]:
+                record |= self.evaluate("test")
+            if not all(map(math.isfinite, record.values())):
+                raise NotFinite(task.epoch, self.step, record, [])
+            self.place, self.step, self.sums, self.seconds = self.place + 1, 0, {}, 0.0
+            seconds = round(time.perf_counter() - begun, 3)
+            named = {"stage": task.stage, "epoch": task.epoch, "phase": task.phase.name}
+            yield named | record | {"seconds": seconds}
+
+    def _train_epoch(self, task: Task, after_step: Callable[["Trainer"], None]) -> dict[str, float]:
+        self.begin(task)
+        started = time.perf_counter() - self.seconds
+        for batch in batches(self.loaders["train"], task.epoch, start=self.step):
+            terms = self._train_step(batch.images, batch.labels, task.phase)
+            values = dict(zip(terms, torch.stack(list(terms.values())).tolist(), strict=True))
+            if not all(map(math.isfinite, values.values())):
+                raise NotFinite(task.epoch, self.step + 1, values, batch.indices.tolist())
+            self._update()
+            self.step += 1
+            self.sums = {name: self.sums.get(name, 0) + value for name, value in values.items()}
+            self.seconds = time.perf_counter() - started
+            after_step(self)
+        return {name: total / self.step for name, total in self.sums.items()}
+
+    def begin(self, task: Task) -> None:
+        """Freezes, thaws and sets the rates as a task wants them."""
+        fresh = task.epoch_of_phase == 0 and self.step == 0
+        if fresh or self.optimiser is None:
+            self.optimiser = make_optimiser(self.model, task.phase, self.schedule.weight_decay)
+        if fresh:
+            for name, deviation in task.phase.resets.items():
+                if name in dict(self.model.named_children()):
+                    self.model.get_submodule(name).reset_parameters(deviation)
+        freeze_all_but(self.model, task.phase.rates)
+        self.provenance = None  # what is trained on no longer is what it was projected on
+        decay = task.phase.decay ** (task.epoch_of_phase // task.phase.decay_every)
+        for group in self.optimiser.param_groups:
+            group["lr"] = task.phase.rates[group["child"]] * decay
+
+    def _train_step(self, images: Tensor, labels: Tensor, phase: Phase) -> dict[str, Tensor]:
+        """Gradients of one batch; gives the terms of its loss."""
+        self.optimiser.zero_grad(set_to_none=True)
+        images, labels = self.to_device(images), labels.to(self.device)
+        with self.autocast():
+            terms = self.objective(self.model, images, labels, phase)
+        self.scaler.scale(terms["loss"]).backward()
+        return {name: value.detach() for name, value in terms.items()}
+
+    def _update(self) -> None:
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Over a split, the mean of what `model.measure` says of each image; of offsets the median.
+
+        Figures of the test split are for the record: nothing is chosen by them.
+        """
+        self.model.eval()
+        measured: dict[str, list[Tensor]] = {}
+        for batch in batches(self.loaders[split]):
+            with torch.inference_mode(), self.autocast():
+                values = self.model.measure(
+                    self.to_device(batch.images), batch.labels.to(self.device)
+                )
+            for name, value in values.items():
+                measured.setdefault(name, []).append(value.cpu())
+        whole = {name: torch.cat(values).double() for name, values in measured.items()}
+        return {
+            f"{split}_{name}": float(values.median() if name == "offset" else values.mean())
+            for name, values in whole.items()
+        }
+
+    def to_device(self, images: Tensor) -> Tensor:
+        return to_device(images, self.device)
+
+    def autocast(self) -> AbstractContextManager:
+        return torch.autocast(self.device.type, self.half) if self.half else nullcontext()
+
+    def state(self) -> dict:
+        """All that is needed to go on from here, bit for bit on a CPU."""
+        return {
+            "place": self.place,
+            "step": self.step,
+            "sums": self.sums,
+            "seconds": self.seconds,
+            "provenance": self.provenance,
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict() if self.optimiser else None,
+            "scaler": self.scaler.state_dict(),
+            "generator": torch.get_rng_state(),
+        }
+
+    def restore(self, state: dict) -> None:
+        """Undoes everything since `state` was taken, in this process or in another."""
+        self.place, self.step = state["place"], state["step"]
+        self.sums, self.seconds = dict(state["sums"]), state["seconds"]
+        self.provenance = state["provenance"]
+        self.model.load_state_dict(state["model"])
+        self.optimiser = None
+        if state["optimiser"] is not None:
+            # what it was made for: the phase of the last epoch that was begun
+            done = self.place if self.step else self.place - 1
+            phase = self.tasks[done].phase
+            self.optimiser = make_optimiser(self.model, phase, self.schedule.weight_decay)
+            self.optimiser.load_state_dict(state["optimiser"])
+            for parameter, moments in self.optimiser.state.items():
+                for name in ("exp_avg", "exp_avg_sq"):  # laid out in memory as the fused Adam wants
+                    moments[name] = torch.empty_like(parameter).copy_(moments[name])
+        self.scaler.load_state_dict(state["scaler"])
+        torch.set_rng_state(state["generator"])
+
+
+def freeze_all_but(model: nn.Module, children: Mapping[str, float]) -> None:
+    """Trains these children; the others keep their weights and their batch-norm statistics."""
+    for name, child in model.named_children():
+        child.requires_grad_(name in children).train(name in children)
+
+
+def make_optimiser(
+    model: nn.Module, phase: Phase, weight_decay: Mapping[str, float]
+) -> torch.optim.Optimizer:
+    """Adam over the children that a phase trains, as the released code has it."""
+    present = dict(model.named_children())
+    groups = [
+        {
+            "params": list(present[name].parameters()),
+            "lr": rate,
+            "weight_decay": weight_decay.get(name, 0.0),
+            "child": name,
+        }
+        for name, rate in phase.rates.items()
+        if name in present
+    ]
+    return torch.optim.Adam(groups, fused=True)
+
+
+class Method(NamedTuple):
+    """How a kind of network is built and trained from an experiment."""
+
+    build: Callable[[Experiment, Backbone, int], nn.Module]  # of a number of classes
+    objective: Callable[[Experiment], Objective]
+    schedule: Callable[[Experiment], Schedule]
+    stages: Callable[[Experiment], Mapping[str, Callable[[Trainer], dict[str, float]]]]

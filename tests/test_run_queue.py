@@ -1,0 +1,117 @@
+"""Many runs side by side: each once, after what it needs; nothing is lost by damage or a stop."""
+
+import json
+import re
+import signal
+
+import pytest
+from stopping import stop
+
+from dpp.paper import grid, run_queue
+from dpp.runs.ensembles import Ensemble
+from dpp.system import files
+from dpp.system.errors import UserError
+from dpp.training import checkpoints
+from dpp.training.experiments import make_experiment
+
+QUICK = {"epochs": 1, "warm_epochs": 0, "second_warm_epochs": 0, "image_size": 32}
+
+
+def tiny(**changes):
+    return make_experiment("smoke", backbone="slim_vgg16_bn", **(QUICK | changes))
+
+
+PAIR = (tiny(seed=0), tiny(seed=1))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two runs, their pretraining and their ensemble, made by two processes; and a bad one."""
+    root, kept = tmp_path_factory.mktemp("runs"), []
+    wanted = [Ensemble(PAIR), tiny(weights=str(root / "missing.pth"))]
+    failed = run_queue.carry_out(wanted, jobs=2, root=root, keep=lambda *some: kept.extend(some))
+    return root, kept, failed
+
+
+def digests(root) -> dict[str, str]:
+    manifests = sorted(root.glob("*/manifest.json"))
+    return {
+        path.parent.name: json.loads(path.read_text()).get("weights_sha256") for path in manifests
+    }
+
+
+def test_everything_that_is_needed_is_made_once_and_a_failure_stops_nothing(made):
+    root, kept, failed = made
+    names = [plan.name for plan in grid.unfold([Ensemble(PAIR)])]
+    assert sorted(run.experiment.name for run in kept) == sorted(names)
+    assert len(names) == 4 and set(digests(root)) == set(names)
+    [reason] = failed.values()
+    assert "no weights at" in reason
+
+
+def test_each_run_has_one_thread_so_that_numbers_do_not_depend_on_the_jobs(made):
+    manifests = [files.read_json(run.folder / "manifest.json") for run in made[1]]
+    assert {manifest["threads"] for manifest in manifests} == {1}
+
+
+def test_second_time_starts_no_process(made, monkeypatch, capsys):
+    started = "a process was started"
+    monkeypatch.setattr(run_queue.processes, "pool", lambda *_, **__: pytest.fail(started))
+    kept = []
+    assert not run_queue.carry_out([Ensemble(PAIR)], root=made[0], keep=lambda *r: kept.extend(r))
+    assert len(kept) == 4
+    assert "4 runs, 4 of them finished before" in capsys.readouterr().out
+
+
+def test_damaged_run_is_set_aside_and_made_anew_with_the_same_weights(made, capsys):
+    root, before = made[0], digests(made[0])
+    damaged = root / PAIR[0].name
+    (damaged / "weights.safetensors").write_bytes(b"nothing of the kind")
+    assert not run_queue.carry_out([PAIR[0]], jobs=1, root=root)
+    assert re.search(r"damaged: .*weights.safetensors is not the one", capsys.readouterr().out)
+    assert (root / f"{damaged.name}.damaged-1").is_dir()
+    after = digests(root)
+    assert after.pop(f"{damaged.name}.damaged-1") == after[damaged.name]
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"results": {}}', '{"results": {"test_accuracy": 7}}']
+)
+def test_damaged_manifest_is_noticed(made, text, tmp_path):
+    ensemble = next(run for run in made[1] if isinstance(run.experiment, Ensemble))
+    path = ensemble.folder / "manifest.json"
+    whole = path.read_text()
+    try:
+        path.write_text(text)
+        with pytest.raises(UserError, match="manifest.json"):
+            ensemble.verify()
+    finally:
+        path.write_text(whole)
+
+
+def test_jobs_below_zero_are_refused():
+    with pytest.raises(UserError, match="jobs: expected a number from 0, got -1"):
+        run_queue.carry_out([], jobs=-1)
+
+
+STOPPED = """
+from pathlib import Path
+import sys
+from dpp.paper import run_queue
+from dpp.training.experiments import make_experiment
+if __name__ == "__main__":
+    long = make_experiment("smoke", backbone="slim_vgg16_bn", weights="none", epochs=2000)
+    try:
+        run_queue.carry_out([long], jobs=1, root=Path(sys.argv[1]) / "runs")
+    except KeyboardInterrupt as stop:
+        print(stop)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stop_saves_what_is_under_way(tmp_path, number):
+    said = stop(tmp_path, STOPPED, number, lambda: any(tmp_path.glob("runs/*/metrics.csv")))
+    assert "what was under way is saved, and the same command goes on" in said
+    [folder] = (tmp_path / "runs").glob("deformable-*")
+    assert checkpoints.find_states(folder) and not (folder / "manifest.json").exists()

@@ -1,0 +1,77 @@
+"""Records of runs in `results/`: read where they are, made where they are not."""
+
+import json
+from dataclasses import asdict
+
+import pandas as pd
+import pytest
+
+from dpp import runs
+from dpp.runs import records
+from dpp.system import paths
+from dpp.training.experiments import make_experiment
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
+
+
+def make_run(folder, accuracy: float = 0.5, **changes) -> runs.Run:
+    """The files of a finished run, as far as a record needs them."""
+    experiment = make_experiment("smoke", **changes)
+    run = runs.Run(experiment, folder / experiment.name)
+    run.folder.mkdir(parents=True)
+    (run.folder / "experiment.json").write_text(json.dumps(asdict(experiment)))
+    manifest = {
+        "run": experiment.name,
+        "results": {"test_accuracy": accuracy},
+        "seconds": 12.5,
+        "images": {"train": 3},
+        "commit": "abc",
+        "threads": 2,
+    }
+    (run.folder / "manifest.json").write_text(json.dumps(manifest))
+    rows = [{"stage": "train", "epoch": e, "loss": 1 / e, "seconds": 1.5} for e in (1, 2)]
+    pd.DataFrame(rows).to_csv(run.folder / "metrics.csv", index=False)
+    return run
+
+
+def test_stored_record_is_the_runs(results, tmp_path):
+    run = make_run(tmp_path / "runs")
+    records.store(run)
+    record = records.stored(run.experiment)
+    assert record.summary["test_accuracy"] == 0.5
+    assert record.summary["commit"] == "abc" and record.summary["seed"] == 0
+    assert record.summary["project_after"] == 3
+    pd.testing.assert_frame_equal(record.metrics, run.metrics)
+
+
+def test_storing_again_replaces_and_leaves_the_others(results, tmp_path):
+    first, other = make_run(tmp_path / "runs"), make_run(tmp_path / "runs", seed=1)
+    records.store(first)
+    records.store(other)
+    records.store(make_run(tmp_path / "again", accuracy=0.75))
+    assert records.stored(first.experiment).summary["test_accuracy"] == 0.75
+    assert records.stored(other.experiment).summary["test_accuracy"] == 0.5
+    assert len(pd.read_csv(results / "smoke" / "runs.csv")) == 2
+    assert len(pd.read_csv(results / "smoke" / "epochs.csv")) == 4
+
+
+def test_get_reads_what_is_stored_and_trains_what_is_not(results, tmp_path, monkeypatch):
+    run = make_run(tmp_path / "runs")
+    asked = []
+    monkeypatch.setattr(runs, "run", lambda experiment, **options: asked.append(experiment) or run)
+    assert records.get(run.experiment).summary["test_accuracy"] == 0.5
+    assert records.get(run.experiment).summary["test_accuracy"] == 0.5
+    assert asked == [run.experiment]
+    records.get(run.experiment, retrain=True)
+    assert len(asked) == 2
+
+
+def test_record_names_weights_by_their_file_not_its_folder(results, tmp_path):
+    (tmp_path / "some.pth").write_bytes(b"weights")
+    run = make_run(tmp_path / "runs", weights=str(tmp_path / "some.pth"))
+    records.store(run)
+    assert str(tmp_path) not in (results / "smoke" / "runs.csv").read_text()

@@ -8,7 +8,8 @@ BIN     := $(VENV)/bin
 # Stamps named by content: a fresh clone's file times say nothing.
 digest  = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
 PINS    := $(VENV)/.pins-$(call digest,requirements.txt)
-SOURCES := setup.py pyproject.toml dpp/system/toolchain.py $(shell find csrc -type f | LC_ALL=C sort)
+SOURCES := setup.py pyproject.toml dpp/system/toolchain.py \
+             $(shell find csrc -type f | LC_ALL=C sort)
 FLAGS   := $(shell echo "$${CXX-} $${FORCE_CUDA-} $${CUDA_HOME-} $${TORCH_CUDA_ARCH_LIST-} \
              $${DPP_SANITIZE-} $$(command -v $${CXX:-c++})" | sha256sum | cut -c1-8)
 BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
@@ -25,13 +26,13 @@ help:
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
 	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
 	@echo "make execute     run the notebooks in place, to commit them: ONLY=names"
-	@echo "make status      write the README's status table anew from the committed records"
+	@echo "make status      renew the README's status table from the committed records"
 	@echo "make lab         open the notebooks in JupyterLab"
 	@echo "make bench       measure the operator, the training stages and the analysis against their yardsticks"
-	@echo "make doctor      what works on this machine, and what to do about what does not"
-	@echo "make lint        ruff and clang-format;  make format mends what it can"
+	@echo "make doctor      what works on this machine, and how to fix what does not"
+	@echo "make lint        ruff and clang-format;  make format fixes what it can"
 	@echo "make setup       only the environment in $(VENV) and the extension"
-	@echo "make lock        resolve the pins of pyproject.toml anew into requirements.txt"
+	@echo "make lock        resolve the pins of pyproject.toml again into requirements.txt"
 	@echo "make clean       remove $(VENV), the extension and all caches"
 
 setup: $(BUILT)
@@ -45,16 +46,15 @@ $(PINS): requirements.txt
 	@touch $@
 
 $(BUILT): $(PINS) $(SOURCES)
-	@echo "building the operator"
+	@echo "building the operator, installing dpp into $(VENV)"
 	@rm -f $(VENV)/.built-* && mkdir -p build
-	@$(BIN)/python setup.py --quiet build_ext --inplace > build/operator.log 2>&1 || \
-	  { cat build/operator.log; exit 1; }
-	@echo $(CURDIR) > $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')/dpp.pth
-	@$(BIN)/python -m dpp doctor operator
+	@$(BIN)/python -m pip install --verbose --disable-pip-version-check --no-build-isolation \
+	  --no-deps --editable . > build/operator.log 2>&1 || { cat build/operator.log; exit 1; }
+	@$(BIN)/dpp doctor operator
 	@touch $@
 
 reproduce: $(BUILT)
-	@$(BIN)/python -m dpp reproduce --profile "$(PROFILE)" $(foreach name,$(ONLY),--only "$(name)") \
+	@$(BIN)/dpp reproduce --profile "$(PROFILE)" $(foreach name,$(ONLY),--only "$(name)") \
 	  $(foreach pair,$(SET),--set "$(pair)") $(if $(JOBS),--jobs "$(JOBS)")
 
 test: lint unit test-browser notebooks smoke
@@ -99,10 +99,10 @@ notebooks: $(BUILT)
 smoke: $(BUILT)
 	@rm -rf build/smoke
 	@DPP_RUNS=build/smoke/runs DPP_RESULTS=build/smoke/results DPP_DATA=build/smoke/data \
-	  $(BIN)/python -m dpp reproduce --profile smoke
+	  $(BIN)/dpp reproduce --profile smoke
 
 status: $(BUILT)
-	@$(BIN)/python -m dpp status
+	@$(BIN)/dpp status
 
 lab: $(BUILT)
 	@$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
@@ -113,7 +113,7 @@ bench: $(BUILT)
 	@$(BIN)/python benchmarks/bench_analysis.py $(BENCH)
 
 doctor: $(BUILT)
-	@$(BIN)/python -m dpp doctor
+	@$(BIN)/dpp doctor
 
 # The markers keep the CUDA libraries, which torch asks for on Linux alone, off other systems.
 lock:

@@ -1,4 +1,4 @@
-"""The command line: `python -m dpp --help`."""
+"""The command line: `dpp --help`, or `python -m dpp --help`."""
 
 import argparse
 import dataclasses
@@ -95,7 +95,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dpp", description="Deformable ProtoPNet")
+    parser = argparse.ArgumentParser(prog="dpp", description="Deformable ProtoPNet")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="command")
 

@@ -179,8 +179,8 @@ def test_every_table_is_planned_without_ensembles():
     assert {run.model for run in runs["table3"]} == set(MODELS) - {"cnn"}
 
 
-def test_readme_has_the_estimates_of_the_file():
-    text = (paths.ROOT / "README.md").read_text()
+def test_docs_have_the_estimates_of_the_file():
+    text = (paths.ROOT / "docs" / "paper_profile.md").read_text()
     by_table = pd.read_csv(paths.RESULTS / "estimates" / "paper_cost_by_table.csv")
     for row in by_table.itertuples(index=False):
         assert f"| {' | '.join(map(str, row))} |" in text

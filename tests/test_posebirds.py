@@ -75,7 +75,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(folder, tmp_path, monkeypa
 
 def test_bytes_do_not_depend_on_the_process(folder, tmp_path):
     script = (
-        "import pathlib; from dpp.data import posebirds; "
+        "import pathlib; from dpp.drawn import posebirds; "
         f"posebirds.make(pathlib.Path({str(tmp_path)!r}), **{SMALL!r})"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -7,8 +7,6 @@ folder `cache` under the data root may be deleted at any time.
 
 import hashlib
 import os
-import secrets
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,6 +21,7 @@ from dpp.data.disk_space import check_space
 from dpp.data.image_records import ImageRecord
 from dpp.data.images import decode
 from dpp.system.errors import UserError
+from dpp.system.files import folder_built_beside
 from dpp.system.paths import data_root
 
 KINDS = ("disk", "memory", "off")
@@ -138,21 +137,12 @@ def fill(
 
 
 def write(path: Path, records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> None:
-    """Decodes into a folder of its own, then gives it its name: it is complete or not there."""
+    """Decodes into a folder that is there complete or not at all."""
     shape = (len(records), 3, size, size)
     path.parent.mkdir(parents=True, exist_ok=True)
     check_space(path.parent, int(np.prod(shape)), "resized images", 'or pass keep="off"')
-    partial_path = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    try:
-        partial_path.mkdir()
-        pixels = np.lib.format.open_memmap(partial_path / "pixels.npy", "w+", np.uint8, shape)
-        np.save(partial_path / "sizes.npy", fill(pixels, records, size, crop_to_box))
+    with folder_built_beside(path) as unfinished:
+        pixels = np.lib.format.open_memmap(unfinished / "pixels.npy", "w+", np.uint8, shape)
+        np.save(unfinished / "sizes.npy", fill(pixels, records, size, crop_to_box))
         pixels.flush()
         del pixels
-        try:
-            partial_path.rename(path)
-        except OSError:
-            if not path.is_dir():  # otherwise another process was quicker, with the same pixels
-                raise
-    finally:
-        shutil.rmtree(partial_path, ignore_errors=True)

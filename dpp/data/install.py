@@ -1,7 +1,5 @@
 """`python -m dpp data`: gets a data set into the data root, whole and checked, or not at all."""
 
-import secrets
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from dpp.data.disk_space import NoSpaceError, check_space
 from dpp.data.download import check_md5, fetch
 from dpp.data.image_records import Source
 from dpp.system.errors import UserError
+from dpp.system.files import folder_built_beside
 from dpp.system.paths import data_root
 
 
@@ -70,14 +69,11 @@ def install(data_set: Published, root: Path, given: Sequence[Path] = ()) -> Sour
     for archive in to_download:
         files[archive.name] = fetch(archive, downloads)
 
-    staging = root / f".{data_set.folder}-{secrets.token_hex(4)}"
     try:
-        staging.mkdir(parents=True)
-        for archive in data_set.archives:
-            unpack(files[archive.name], staging)
-        inner = staging / data_set.inner
-        verify(data_set, inner)
-        inner.rename(target)
+        with folder_built_beside(target, data_set.inner) as unfinished:
+            for archive in data_set.archives:
+                unpack(files[archive.name], unfinished)
+            verify(data_set, unfinished / data_set.inner)
     except NoSpaceError:
         raise  # the downloads are good: they are kept for the next try
     except UserError:
@@ -85,8 +81,6 @@ def install(data_set: Published, root: Path, given: Sequence[Path] = ()) -> Sour
         raise
     except OSError as error:
         raise UserError(f"cannot write {target}: {error}; set DPP_DATA") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     discard([files[archive.name] for archive in to_download])
     return data_set.read(target)
 

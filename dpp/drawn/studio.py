@@ -9,10 +9,7 @@ import dataclasses
 import hashlib
 import json
 import multiprocessing
-import os
 import random
-import secrets
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +22,7 @@ from PIL import Image, ImageDraw
 from dpp.drawn.drawing import Point, png_bytes
 from dpp.drawn.species import Word, kinds
 from dpp.system.errors import UserError
+from dpp.system.files import folder_built_beside
 from dpp.system.worker_pool import count_cores
 
 VERSION = 1  # of the drawings: raise it when the same seed gives other pictures
@@ -141,28 +139,21 @@ def build(
     stamp = {"name": name, "version": VERSION, **dataclasses.asdict(settings)}
     if folder.exists():
         return _check_stamp(folder, stamp)
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        for directory in sorted({(unfinished / task.file).parent for task in tasks}):
-            directory.mkdir(parents=True)
-        notes = _draw_all(unfinished, name, settings, tasks, draw, workers)
-        write_lists(unfinished, notes)
-        digests = "".join(note.digest for note in notes)
-        pictures = hashlib.sha256(digests.encode()).hexdigest()
-        text = json.dumps({**stamp, "pictures_sha256": pictures}, indent=1)
-        (unfinished / STAMP).write_text(text + "\n", encoding="utf-8")
-        try:
-            unfinished.rename(folder)
-        except OSError:
-            if not folder.exists():
-                raise
+        with folder_built_beside(folder) as unfinished:
+            for directory in sorted({(unfinished / task.file).parent for task in tasks}):
+                directory.mkdir(parents=True)
+            notes = _draw_all(unfinished, name, settings, tasks, draw, workers)
+            write_lists(unfinished, notes)
+            digests = "".join(note.digest for note in notes)
+            pictures = hashlib.sha256(digests.encode()).hexdigest()
+            text = json.dumps({**stamp, "pictures_sha256": pictures}, indent=1)
+            (unfinished / STAMP).write_text(text + "\n", encoding="utf-8")
         return _check_stamp(folder, stamp)  # ours, or that of a process that was quicker
     except OSError as error:
         raise UserError(
             f"cannot write {folder}: {error}. Set DPP_DATA to a folder that you may write to"
         ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _check_stamp(folder: Path, wanted: dict) -> Path:

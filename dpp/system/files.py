@@ -11,7 +11,9 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,7 +21,8 @@ from pathlib import Path
 
 from dpp.system.errors import UserError
 
-NEWBORN = 60.0  # seconds for which an empty file may still get a writer
+NEWBORN = 60.0  # seconds for which an empty file or folder may still get a writer
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.unfinished")  # a folder being built
 NO_ROOM = {
     errno.ENOSPC: "there is no room on the disk",
     errno.EDQUOT: "there is no room left in your quota",
@@ -102,6 +105,52 @@ def remove_abandoned(folder: Path) -> None:
             there = os.fstat(file.fileno())
             if there.st_size or time.time() - there.st_mtime > NEWBORN:
                 path.unlink()
+
+
+@contextmanager
+def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
+    """Builds a folder that is there complete or not at all.
+
+    The block fills a folder with a hidden name beside `path`, which is renamed to `path` at the
+    block's end. If another process was quicker, its folder is kept. If the block raises, nothing is
+    left; the leftovers of killed processes are removed when the next folder is built beside them.
+
+    Args:
+        path: the folder's final path.
+        inner: the folder inside the hidden one that becomes `path`, instead of all of it.
+
+    Yields:
+        The hidden folder, empty.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_unfinished_folders(path.parent)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
+    unfinished.mkdir()
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
+        with suppress(OSError):  # a file system without locks
+            handle = os.open(unfinished, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield unfinished
+        try:
+            (unfinished / inner).rename(path)
+        except OSError:
+            if not path.is_dir():  # otherwise another process was quicker
+                raise
+
+
+def _remove_unfinished_folders(parent: Path) -> None:
+    """Removes the unfinished folders of processes that have ended: their locks are free."""
+    for path in parent.iterdir():
+        if not UNFINISHED.fullmatch(path.name):
+            continue
+        with suppress(OSError), ExitStack() as stack:
+            handle = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if any(path.iterdir()) or time.time() - path.stat().st_mtime > NEWBORN:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

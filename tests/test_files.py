@@ -1,5 +1,7 @@
-"""Folders that are complete or absent: built beside their path, then renamed."""
+"""Folders that are complete or absent, and locks on folders."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import time
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpp.system import files
+from dpp.system.errors import UserError
 
 FORK = multiprocessing.get_context("fork")
 
@@ -114,3 +117,69 @@ def test_empty_folder_is_spared_for_a_while_and_foreign_ones_always(tmp_path):
     with files.folder_built_beside(tmp_path / "another"):
         pass
     assert foreign.exists() and not empty.exists()
+
+
+# Locks
+
+
+def hold(folder: Path, held, go) -> None:
+    with files.locked(folder):
+        held.set()
+        go.wait(10)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds the lock of `tmp_path`, and the event that lets it end."""
+    held, go = FORK.Event(), FORK.Event()
+    process = FORK.Process(target=hold, args=(tmp_path, held, go))
+    process.start()
+    assert held.wait(10)
+    yield process, go
+    if process.is_alive():
+        go.set()
+    process.join(10)
+
+
+def test_lock_that_another_process_holds_is_refused_or_waited_for(tmp_path, holder):
+    process, go = holder
+    with pytest.raises(UserError, match="another process is at work in"):
+        with files.locked(tmp_path, wait=False):
+            pass
+    go.set()
+    with files.locked(tmp_path):
+        process.join(10)
+        assert process.exitcode == 0
+
+
+def test_lock_of_a_killed_process_is_free(tmp_path, holder):
+    process, _ = holder
+    process.kill()
+    process.join(10)
+    with files.locked(tmp_path, wait=False):
+        pass
+
+
+def test_lock_is_free_after_an_error(tmp_path):
+    with pytest.raises(ValueError), files.locked(tmp_path / "new", wait=False):
+        raise ValueError
+    with files.locked(tmp_path / "new", wait=False):
+        pass
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_nobody_waits_where_there_are_no_locks(tmp_path, monkeypatch, wait):
+    def refuse(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with files.locked(tmp_path, wait=wait), files.locked(tmp_path, wait=wait):
+        pass
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_folder_that_cannot_be_locked_is_named(tmp_path, wait):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file/folder cannot be written to: Not a directory"):
+        with files.locked(tmp_path / "file" / "folder", wait=wait):
+            pass

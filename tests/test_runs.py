@@ -228,7 +228,7 @@ def test_full_disk_leaves_the_last_state(stopped, monkeypatch, finished):
 
 def test_second_process_on_a_run_is_refused(tmp_path):
     folder = tmp_path / tiny().name
-    with runs.locked(folder), pytest.raises(UserError, match="another process"):
+    with files.locked(folder), pytest.raises(UserError, match="another process"):
         runs.run(tiny(), root=tmp_path, progress=False)
 
 

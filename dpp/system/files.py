@@ -19,10 +19,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from dpp.system.errors import UserError
 
 NEWBORN = 60.0  # seconds for which an empty file or folder may still get a writer
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.unfinished")  # a folder being built
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 NO_ROOM = {
     errno.ENOSPC: "there is no room on the disk",
     errno.EDQUOT: "there is no room left in your quota",
@@ -99,6 +102,8 @@ def remove_abandoned(folder: Path) -> None:
     A writer holds a lock on its file, and the kernel gives it back however the writer ends. An
     empty file may be a new one, whose writer has yet to lock it.
     """
+    # `flock` itself: `filelock` locks a file by its path, and creates it if it is not there, but
+    # this lock belongs to a file that is open already and is about to be renamed or removed.
     for path in folder.glob(".*.tmp"):
         with suppress(OSError), path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,12 +159,28 @@ def _remove_unfinished_folders(parent: Path) -> None:
 
 
 @contextmanager
-def folder_locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes that ask for it waiting; where there are no locks, nobody waits."""
+def locked(folder: Path, wait: bool = True) -> Iterator[None]:
+    """Holds a folder's lock, its file `.lock`; where the file system has no locks, nobody waits.
+
+    Args:
+        folder: is made if it is not there.
+        wait: until no other process holds the lock, instead of raising at once.
+
+    Raises:
+        UserError: the folder cannot be written to; or another process holds the lock, and `wait`
+            is False.
+    """
+    lock = FileLock(folder / ".lock", blocking=wait, fallback_to_soft=False)
     with ExitStack() as stack:
-        with suppress(OSError):
+        try:
             folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            stack.enter_context(lock)
+        except Timeout as error:
+            raise UserError(
+                f"another process is at work in {folder}: wait until it has ended, then run the "
+                "command again"
+            ) from error
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise UserError(f"{folder} cannot be written to: {error.strerror}") from error
         yield

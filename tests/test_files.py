@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import multiprocessing
 import os
 import time
@@ -183,3 +184,20 @@ def test_folder_that_cannot_be_locked_is_named(tmp_path, wait):
     with pytest.raises(UserError, match="file/folder cannot be written to: Not a directory"):
         with files.locked(tmp_path / "file" / "folder", wait=wait):
             pass
+
+
+# Hashes
+
+
+def test_hash_of_a_file_is_that_of_its_content(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"content" * 100_000)
+    assert files.sha256(path) == files.sha256_of_bytes(path.read_bytes())
+    assert files.sha256_of_bytes(b"abc").startswith("ba7816bf8f01cfea414140de5dae2223b00361a3")
+    assert files.hash_file(path, "md5") == hashlib.md5(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["absent", "."])
+def test_hash_of_what_cannot_be_read_is_an_error(tmp_path, name):
+    with pytest.raises(UserError, match="cannot be read: "):
+        files.sha256(tmp_path / name)

@@ -359,7 +359,7 @@ def test_wrong_fields_are_refused_with_their_name(changes, message):
 def put(folder: Path, experiment: Experiment) -> Path:
     """What finds a run there, and nothing more."""
     files.write_json(folder / experiment.name / "experiment.json", asdict(experiment))
-    digest = files.digest(folder / experiment.name / "experiment.json")
+    digest = files.sha256(folder / experiment.name / "experiment.json")
     files.write_json(folder / experiment.name / "manifest.json", {"experiment_sha256": digest})
     return folder / experiment.name
 

@@ -1,6 +1,5 @@
 """Downloads a file: goes on where an interrupted transfer stopped, keeps only what checks out."""
 
-import hashlib
 import re
 import time
 from http.client import HTTPException
@@ -13,6 +12,7 @@ from tqdm.auto import tqdm
 from dpp.data.catalogue import Archive
 from dpp.data.disk_space import check_space
 from dpp.system.errors import UserError
+from dpp.system.files import hash_file
 
 CHUNK = 1024 * 1024
 ATTEMPTS = 4
@@ -124,9 +124,8 @@ def extent(status: int, headers, have: int) -> tuple[int, int | None]:
 
 def check_md5(path: Path, wanted: str) -> None:
     """Refuses a file with another checksum."""
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != wanted:
+    md5 = hash_file(path, "md5")
+    if md5 != wanted:
         raise UserError(
-            f"{path.name} has the md5 checksum {found}, not {wanted}: it is damaged or another file"
+            f"{path.name} has the md5 checksum {md5}, not {wanted}: it is damaged or another file"
         )

@@ -6,7 +6,6 @@ what it was drawn from; a folder whose stamp matches is not drawn again.
 """
 
 import dataclasses
-import hashlib
 import json
 import multiprocessing
 import random
@@ -22,7 +21,7 @@ from PIL import Image, ImageDraw
 from dpp.drawn.drawing import Point, png_bytes
 from dpp.drawn.species import Word, kinds
 from dpp.system.errors import UserError
-from dpp.system.files import folder_built_beside
+from dpp.system.files import folder_built_beside, sha256_of_bytes
 from dpp.system.worker_pool import count_cores
 
 VERSION = 1  # of the drawings: raise it when the same seed gives other pictures
@@ -146,7 +145,7 @@ def build(
             notes = _draw_all(unfinished, name, settings, tasks, draw, workers)
             write_lists(unfinished, notes)
             digests = "".join(note.digest for note in notes)
-            pictures = hashlib.sha256(digests.encode()).hexdigest()
+            pictures = sha256_of_bytes(digests.encode())
             text = json.dumps({**stamp, "pictures_sha256": pictures}, indent=1)
             (unfinished / STAMP).write_text(text + "\n", encoding="utf-8")
         return _check_stamp(folder, stamp)  # ours, or that of a process that was quicker
@@ -197,8 +196,7 @@ def _draw_some(shared, tasks: Sequence[Task]) -> list[Note]:
         drawing = draw(task.kind, rng, size, pose)
         content = png_bytes(drawing.pixels)
         (folder / task.file).write_bytes(content)
-        digest = hashlib.sha256(content).hexdigest()
-        notes.append(Note(task, drawing.box, drawing.parts, digest))
+        notes.append(Note(task, drawing.box, drawing.parts, sha256_of_bytes(content)))
     return notes
 
 

@@ -160,7 +160,7 @@ def finish(
             "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
             "pretrained": pretrained.experiment.name if pretrained else experiment.weights,
             "weights_sha256": digest,
-            "experiment_sha256": files.digest(folder / "experiment.json"),
+            "experiment_sha256": files.sha256(folder / "experiment.json"),
             **surroundings(trainer.device),
         },
     )

@@ -77,9 +77,23 @@ def read_file(path: Path) -> bytes:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    return hashlib.sha256(read_file(path)).hexdigest()
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    return hash_file(path, "sha256")
+
+
+def sha256_of_bytes(content: bytes) -> str:
+    """The SHA-256 of what a file holds or will hold, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def hash_file(path: Path, algorithm: str) -> str:
+    """The hash of a file, which is read in blocks, or a `UserError` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, algorithm).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def write_json(path: Path, value) -> None:

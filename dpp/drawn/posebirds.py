@@ -11,51 +11,14 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
-
-from dpp.drawn import scenery, studio
+from dpp.drawn import scenery
 from dpp.drawn.bird_anatomy import ADJECTIVES, NOUNS, PARTS, Plumage, Pose, draw_bird, near_foot
 from dpp.drawn.drawing import Canvas, Frame, finish, swing
 from dpp.drawn.species import Word, kinds, names
-from dpp.drawn.studio import Drawing, Note, Settings
+from dpp.drawn.studio import Drawing, DrawnSet, Note
 
 OCCLUSION = 0.35  # how often something lies in front of the bird
 CLOSE_UP = 0.15  # how often the framing is careless, so that the image may cut the bird
-
-
-def make(
-    root: Path,
-    *,
-    classes: int = 10,
-    train_per_class: int = 30,
-    test_per_class: int = 30,
-    image_size: int = 64,
-    pose: float = 1.0,
-    seed: int = 0,
-    base: bool = False,
-    workers: int | None = None,
-) -> Path:
-    """Draws the data set under `root`, unless it is there already.
-
-    Args:
-        pose: strength of the pose variation: 0 for one and the same pose, at most 2.
-        seed: of the individuals. The classes are the same for every seed.
-        base: draw base classes, none of which is a target class.
-        workers: processes; None for as many as there are cores. The bytes do not depend on it.
-
-    Returns:
-        The folder, for `read_cub`.
-    """
-    counts = (classes, train_per_class, test_per_class, image_size)
-    settings = Settings(*counts, float(pose), seed, base)
-    folders = class_names(classes, base=base)
-    stems = [f"images/{folder}/{folder.partition('.')[2]}" for folder in folders]
-    tasks = studio.list_tasks(settings, stems, kinds(classes, base=base))
-
-    def write_lists(folder: Path, notes: list[Note]) -> None:
-        write_cub_lists(folder, folders, notes)
-
-    return studio.build(root, "posebirds", settings, tasks, draw_image, write_lists, workers)
 
 
 def class_names(count: int, *, base: bool = False) -> list[str]:
@@ -63,6 +26,11 @@ def class_names(count: int, *, base: bool = False) -> list[str]:
     named = names(ADJECTIVES, 0, NOUNS)
     chosen = kinds(count, base=base)
     return [f"{number:03d}.{named[kind]}" for number, kind in enumerate(chosen, start=1)]
+
+
+def file_stem(folder: str) -> str:
+    """How the paths of a class's images begin."""
+    return f"images/{folder}/{folder.partition('.')[2]}"
 
 
 def draw_image(kind: Word, rng: random.Random, image_size: int, pose: float) -> Drawing:
@@ -89,8 +57,10 @@ def draw_image(kind: Word, rng: random.Random, image_size: int, pose: float) -> 
     return Drawing(finish(canvas, light), box, canvas.visible_parts())
 
 
-def write_cub_lists(folder: Path, classes: Sequence[str], notes: Sequence[Note]) -> None:
-    """Writes CUB-200-2011's text files for images that are already in the folder."""
+def write_cub_lists(
+    folder: Path, classes: Sequence[str], notes: Sequence[Note], image_size: int
+) -> None:
+    """Writes CUB-200-2011's text files, which hold no image size, for images in the folder."""
     numbers = {name: number for number, name in enumerate(classes, start=1)}
     images, labels, split, boxes, places = [], [], [], [], []
     for number, note in enumerate(notes, start=1):
@@ -117,23 +87,5 @@ def write_cub_lists(folder: Path, classes: Sequence[str], notes: Sequence[Note])
         (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def contact_sheet(
-    *,
-    classes: int = 6,
-    columns: int = 8,
-    image_size: int = 96,
-    pose: float | Sequence[float] = 1.0,
-    seed: int = 0,
-    base: bool = False,
-    mark_parts: bool = False,
-) -> Image.Image:
-    """A row of test images for each class.
-
-    Args:
-        pose: one strength for all; or several, and each row shows one individual along them.
-        mark_parts: outline the box and dot the visible parts.
-    """
-    chosen = kinds(classes, base=base)
-    return studio.contact_sheet(
-        "posebirds", draw_image, chosen, columns, image_size, pose, seed, mark_parts
-    )
+BIRDS = DrawnSet("posebirds", class_names, file_stem, draw_image, write_cub_lists)
+make, contact_sheet = BIRDS.make, BIRDS.contact_sheet

@@ -1,7 +1,7 @@
-"""Decodes and resizes every image once. What is kept is exactly what decoding gives.
+"""Decodes and resizes every image once, and keeps the pixels as they were decoded.
 
-A kept file is named by a digest of all that its pixels depend on: the files (path, size, time of
-change), the boxes if they crop, the size, and the decoder. Change one and another file is made. The
+A folder of pixels is named by a hash of all that they depend on: the files (path, size, time of
+change), the boxes if they crop, the size, and the decoder. Change one and a new folder is made. The
 folder `cache` under the data root may be deleted at any time.
 """
 
@@ -25,7 +25,7 @@ from dpp.system.files import folder_built_beside
 from dpp.system.paths import data_root
 
 KINDS = ("disk", "memory", "off")
-FORMAT = 1  # change it when the pixels change for a reason that the digest does not see
+FORMAT = 1  # change it when the pixels change for a reason that is not in the hash
 
 
 class PixelStore:
@@ -52,7 +52,7 @@ class PixelStore:
         if keep not in KINDS:
             raise UserError(f"keep must be one of {', '.join(KINDS)}, not {keep!r}")
         if size < 1:
-            raise UserError(f"images are resized to a size of at least 1, not {size}")
+            raise UserError(f"size={size}: expected a size of at least 1")
         self.size, self.crop_to_box = size, crop_to_box
         self.rows = {record.id: row for row, record in enumerate(records)}
         self.pixels: np.ndarray | None = None
@@ -71,7 +71,7 @@ class PixelStore:
             except (OSError, ValueError) as error:
                 raise UserError(
                     f"resized images cannot be kept at {self.path}: {error}. Delete that folder if "
-                    'it is there and damaged, set DPP_DATA, or pass keep="memory"'
+                    'it is damaged, set DPP_DATA, or pass keep="memory"'
                 ) from error
 
     def _map(self) -> None:
@@ -81,8 +81,10 @@ class PixelStore:
     def get(self, records: Sequence[ImageRecord]) -> tuple[np.ndarray, np.ndarray]:
         """The pixels (N, 3, size, size) uint8 and the original widths and heights (N, 2)."""
         if self.pixels is None:
-            found = [decode(record, self.size, self.crop_to_box) for record in records]
-            return np.stack([image for image, _ in found]), np.array([size for _, size in found])
+            images, sizes = zip(
+                *(decode(record, self.size, self.crop_to_box) for record in records), strict=True
+            )
+            return np.stack(images), np.array(sizes)
         rows = [self.rows[record.id] for record in records]
         return self.pixels[rows], self.image_sizes[rows]
 
@@ -100,15 +102,16 @@ class PixelStore:
 
 
 def digest(records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> str:
-    """Names what is kept for these records, as their files are now."""
+    """The name of the folder for these records, as their files are now."""
     text = hashlib.sha256(f"{FORMAT} {PIL.__version__} {size} {crop_to_box}\n".encode())
     for record in records:
         try:
-            there = record.path.stat()
+            status = record.path.stat()
         except OSError as error:
             raise UserError(f"image {record.path} cannot be read: {error.strerror}") from error
         box = tuple(record.box) if crop_to_box and record.box else ""
-        line = (record.id, str(record.path), there.st_size, there.st_mtime_ns, box, record.upright)
+        file = (str(record.path), status.st_size, status.st_mtime_ns)
+        line = (record.id, *file, box, record.upright)
         text.update(f"{line}\n".encode())
     return f"{size}px-{text.hexdigest()[:20]}"
 

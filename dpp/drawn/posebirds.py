@@ -38,22 +38,22 @@ def draw_image(kind: Word, rng: random.Random, image_size: int, pose: float) -> 
 
     The four have their own generators, so that another `pose` changes nothing but the pose.
     """
-    place, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
-    canvas = Canvas(image_size, scenery.backdrop(image_size, place))
-    scenery.clutter(canvas, place)
+    scene, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
+    canvas = Canvas(image_size, scenery.backdrop(image_size, scene))
+    scenery.clutter(canvas, scene)
 
     stance = Pose.draw(angles, pose)
     facing = -1 if stance.left else 1
-    scale = 0.43 * place.uniform(0.84, 1.16)
-    reach = 0.26 if place.random() < CLOSE_UP else 0.11
-    centre = (0.5 + 0.04 * facing + reach * swing(place), 0.5 + 0.6 * reach * swing(place))
+    scale = 0.43 * scene.uniform(0.84, 1.16)
+    reach = 0.26 if scene.random() < CLOSE_UP else 0.11
+    centre = (0.5 + 0.04 * facing + reach * swing(scene), 0.5 + 0.6 * reach * swing(scene))
     camera = Frame.camera(*centre, scale, facing)
-    scenery.perch(canvas, place, near_foot(camera, stance))
+    scenery.perch(canvas, scene, near_foot(camera, stance))
 
     canvas.measure()
     draw_bird(canvas, camera, Plumage.draw(kind, look), stance)
     box = canvas.take_box()
-    scenery.occlude(canvas, place, centre, 0.26, OCCLUSION)
+    scenery.occlude(canvas, scene, centre, 0.26, OCCLUSION)
     return Drawing(finish(canvas, light), box, canvas.visible_parts())
 
 
@@ -62,7 +62,7 @@ def write_cub_lists(
 ) -> None:
     """Writes CUB-200-2011's text files, which hold no image size, for images in the folder."""
     numbers = {name: number for number, name in enumerate(classes, start=1)}
-    images, labels, split, boxes, places = [], [], [], [], []
+    images, labels, split, boxes, parts = [], [], [], [], []
     for number, note in enumerate(notes, start=1):
         path = note.task.file.removeprefix("images/")
         left, top, right, bottom = note.box
@@ -72,7 +72,7 @@ def write_cub_lists(
         boxes.append(f"{number} {left:.2f} {top:.2f} {right - left:.2f} {bottom - top:.2f}")
         for part_number, part in enumerate(PARTS, start=1):
             x, y = note.parts.get(part, (0, 0))
-            places.append(f"{number} {part_number} {x:.2f} {y:.2f} {int(part in note.parts)}")
+            parts.append(f"{number} {part_number} {x:.2f} {y:.2f} {int(part in note.parts)}")
     lists = {
         "classes.txt": [f"{number} {name}" for name, number in numbers.items()],
         "images.txt": images,
@@ -80,7 +80,7 @@ def write_cub_lists(
         "train_test_split.txt": split,
         "bounding_boxes.txt": boxes,
         "parts/parts.txt": [f"{number} {part}" for number, part in enumerate(PARTS, start=1)],
-        "parts/part_locs.txt": places,
+        "parts/part_locs.txt": parts,
     }
     (folder / "parts").mkdir()
     for name, lines in lists.items():

@@ -69,21 +69,21 @@ def draw_image(kind: Word, rng: random.Random, image_size: int, pose: float) -> 
 
     The four have their own generators, so that another `pose` changes nothing but the pose.
     """
-    place, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
-    canvas = Canvas(image_size, scenery.backdrop(image_size, place))
+    scene, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
+    canvas = Canvas(image_size, scenery.backdrop(image_size, scene))
     coat, stance = Coat.draw(kind, look), Pose.draw(angles, pose)
     facing = -1 if stance.left else 1
-    scale = 0.46 * place.uniform(0.84, 1.14)
-    reach = 0.26 if place.random() < CLOSE_UP else 0.1
-    centre = (0.5 - 0.08 * facing + reach * swing(place), 0.54 + 0.6 * reach * swing(place))
+    scale = 0.46 * scene.uniform(0.84, 1.14)
+    reach = 0.26 if scene.random() < CLOSE_UP else 0.1
+    centre = (0.5 - 0.08 * facing + reach * swing(scene), 0.54 + 0.6 * reach * swing(scene))
     camera = Frame.camera(*centre, scale, facing)
-    scenery.clutter(canvas, place)
-    scenery.ground(canvas, place, camera.place((0, -0.08 - 0.52 * coat.leg_length))[1])
+    scenery.clutter(canvas, scene)
+    scenery.ground(canvas, scene, camera.place((0, -0.08 - 0.52 * coat.leg_length))[1])
 
     canvas.measure()
     draw_dog(canvas, camera, coat, stance)
     box = canvas.take_box()
-    scenery.occlude(canvas, place, centre, 0.26, OCCLUSION)
+    scenery.occlude(canvas, scene, centre, 0.26, OCCLUSION)
     return Drawing(finish(canvas, light), box, canvas.visible_parts())
 
 

@@ -1,9 +1,8 @@
-"""Writes files that are whole or not there, and reads them back without pickle.
+"""Atomic files and folders, hashes, and locks on folders.
 
-A file is written under a hidden name beside its place, brought to the disk, then renamed: a killed
-process or a full disk leaves what was there before. Weights are safetensors, records are JSON, and
-the state from which a run goes on is read with `weights_only=True`, by which no code that a file
-carries can run. Equal content gives equal bytes.
+A file is written under a hidden name beside its path, flushed to the disk, then renamed: a killed
+process or a full disk leaves the previous file intact. A folder is built in the same way. Nothing
+here reads or writes pickle.
 """
 
 import errno
@@ -29,15 +28,15 @@ NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 NO_ROOM = {
     errno.ENOSPC: "there is no room on the disk",
     errno.EDQUOT: "there is no room left in your quota",
-    errno.EFBIG: "it is larger than this process or disk allows a file to be",
+    errno.EFBIG: "it is larger than this process or disk allows",
 }
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file, and the folders above it, such that it is there whole or not at all.
+    """Writes a file atomically, and makes the folders above it.
 
     Raises:
-        UserError: it could not be written; what was there before is as it was.
+        UserError: it could not be written; the previous file, if any, is intact.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -55,13 +54,13 @@ def write_file(path: Path, content: bytes) -> None:
                 temporary.unlink()
     except OSError as error:
         reason = NO_ROOM.get(error.errno, error.strerror)
-        there = os.path.exists(path)  # False, not an error, in a folder that may not be read
-        before = "what was there before is intact" if there else "nothing was left there"
+        exists = os.path.exists(path)  # False, not an error, in a folder that may not be read
+        outcome = "the previous file is intact" if exists else "no file was left"
         raise UserError(
-            f"{path} ({len(content):,} bytes) could not be written: {reason}; {before}. Put that "
-            "right, or write to another disk, and run the command again"
+            f"{path} ({len(content):,} bytes) could not be written: {reason}; {outcome}. Fix that, "
+            "or write to another disk, and run the command again"
         ) from error
-    with suppress(OSError):  # not every file system can; without it, a crash may undo the renaming
+    with suppress(OSError):  # not every file system can; without it, a crash may undo the rename
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -97,7 +96,7 @@ def hash_file(path: Path, algorithm: str) -> str:
 
 
 def write_json(path: Path, value) -> None:
-    """Writes numbers, strings, lists and dictionaries, in the order that they have."""
+    """Writes numbers, strings, lists and dictionaries as JSON; the order of keys is kept."""
     write_file(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
@@ -113,16 +112,16 @@ def read_json(path: Path):
 def remove_abandoned(folder: Path) -> None:
     """Removes the unfinished files of processes that have ended.
 
-    A writer holds a lock on its file, and the kernel gives it back however the writer ends. An
-    empty file may be a new one, whose writer has yet to lock it.
+    A writer holds a lock on its file, which the kernel releases however the writer ends. An empty
+    file may be new, and its writer about to lock it.
     """
     # `flock` itself: `filelock` locks a file by its path, and creates it if it is not there, but
     # this lock belongs to a file that is open already and is about to be renamed or removed.
     for path in folder.glob(".*.tmp"):
         with suppress(OSError), path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            there = os.fstat(file.fileno())
-            if there.st_size or time.time() - there.st_mtime > NEWBORN:
+            status = os.fstat(file.fileno())
+            if status.st_size or time.time() - status.st_mtime > NEWBORN:
                 path.unlink()
 
 

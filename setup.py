@@ -49,9 +49,9 @@ def why_no_cuda() -> str:
         return "no nvcc: install one with pip install 'cuda-toolkit[nvcc,cccl]==13.0.*'"
     major = toolchain.nvcc_version(cuda_home).split(".")[0]
     if major != torch.version.cuda.split(".")[0]:
-        return f"nvcc is of CUDA {major}, torch of CUDA {torch.version.cuda}"
+        return f"nvcc is from CUDA {major}, but torch is built for CUDA {torch.version.cuda}"
     if not (forced_cuda or torch.cuda.is_available()):
-        return "no GPU is visible; FORCE_CUDA=1 builds it all the same"
+        return "no GPU is visible; FORCE_CUDA=1 builds it anyway"
     return ""
 
 
@@ -87,7 +87,7 @@ def plan_extension(with_cuda: bool) -> Extension:
 
 
 class BuildOperator(Build):
-    """Builds what can be built here. What cannot be is a line and a report, not an error."""
+    """Builds what can be built here. What cannot is reported, and is not an error."""
 
     def finalize_options(self) -> None:
         self.report = {"built": False, "cuda": False, "reason": "", "compiler": "", "torch": ""}
@@ -102,8 +102,8 @@ class BuildOperator(Build):
         except (Exception, SystemExit) as error:
             if forced_cuda:
                 raise
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            self.report["reason"] = f"the build failed: {said}"
+            message = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self.report["reason"] = f"the build failed: {message}"
             self.extensions = []
         self.report["built"] = bool(self.extensions)
         self.report["cuda"] &= self.report["built"]
@@ -112,7 +112,7 @@ class BuildOperator(Build):
     def wanted(self) -> list[Extension]:
         if torch is None:
             self.report["reason"] = (
-                "torch was not there at build time: install it, then pip install "
+                "torch was not installed at build time: install it, then pip install "
                 "--no-build-isolation -e ."
             )
             return []

@@ -1,8 +1,8 @@
 // Per-element mathematics of a deformable prototype, for the host and for the device; no torch.
 //
-// A part of a prototype rests at a whole place of the feature map and is moved by a fractional
-// offset. `land` finds the four cells around the place where it comes down, and the functions after
-// it are the paper's interpolation (Theorem 3.1) and the terms of its derivative (supplement,
+// A part of a prototype rests at a cell of the feature map and is moved by a fractional offset.
+// `land` finds the four cells around the place where it lands, and the functions after it are the
+// paper's interpolation (Theorem 3.1) and the terms of its derivative (supplement,
 // "Backpropagation through a deformable prototype"), one channel at a time.
 #pragma once
 
@@ -32,11 +32,10 @@ struct Landing {
   T alpha, beta;      // fractions of a cell below and to the right of corner 0
 };
 
-// Where a part that rests at (row, column) comes down when it moves by (down, right).
-// The fraction is taken from the offset alone, so that it is exact however large the map is. A
-// place that touches no cell, and a place that is infinite or not a number, lies outside: four
-// corners of -1. The comparisons are made on integers, which float32 could not tell apart on maps
-// of 2^24 rows and more.
+// Where a part that rests at (row, column) lands when it moves by (down, right).
+// The fraction is computed from the offset alone, so that it is exact however large the map is. A
+// place that touches no cell, or is infinite or NaN, lies outside: four corners of -1. Integers are
+// compared, since float32 cannot tell neighbouring rows apart on maps of 2^24 rows and more.
 template <typename T>
 DPP_INLINE Landing<T> land(int64_t row, int64_t column, T down, T right, int64_t height,
                            int64_t width) {

@@ -1,4 +1,4 @@
-"""What works on this machine, and what to do about what does not."""
+"""Checks what works on this machine, and advises on what does not."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ PACKAGES = ("jupyterlab", "ipywidgets", "papermill", "matplotlib", "pandas")
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the doctor's table. `MISSING` means that something required is not there."""
+    """One row of the doctor's table. `MISSING` means that something required does not work."""
 
     name: str
     status: str
@@ -77,7 +77,7 @@ def check_nvcc() -> Check:
 
 
 def check_operator() -> Check:
-    """Runs the operator that would serve and compares it with the plain one."""
+    """Runs the operator that `dpp.ops` has chosen and compares it with the reference."""
     import torch
 
     from dpp import ops, reference
@@ -94,7 +94,7 @@ def check_operator() -> Check:
     if ops.backend("cuda") == "cuda":
         found += " and CUDA"
     if served == "reference":
-        return Check("operator", OPTIONAL, f"{found}, {ops.why()}", "it works, slower")
+        return Check("operator", OPTIONAL, f"{found}, {ops.why()}", "works, but slower")
     return Check("operator", OK, f"{found}, {ops.why()}")
 
 
@@ -128,7 +128,7 @@ CHECKS = {
 
 
 def examine(names: Iterable[str] = CHECKS) -> list[Check]:
-    """Makes the named checks, by default all. One that raises is a row like any other."""
+    """Runs the named checks, by default all. One that raises becomes a row that is missing."""
     names = list(names)
     if unknown := [name for name in names if name not in CHECKS]:
         raise UserError(f"there is no check {unknown[0]!r}: choose from {', '.join(CHECKS)}")
@@ -137,13 +137,13 @@ def examine(names: Iterable[str] = CHECKS) -> list[Check]:
         try:
             checks.append(CHECKS[name]())
         except Exception as error:  # a broken binary raises OSError, RuntimeError, ...
-            said = f"{type(error).__name__}: {error}".splitlines()[0]
-            checks.append(Check(name, MISSING, said, "mend that, or make clean and make setup"))
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
+            checks.append(Check(name, MISSING, message, "fix that, or make clean and make setup"))
     return checks
 
 
 def as_text(checks: list[Check]) -> str:
-    """The table, in columns; advice on a line of its own under what it is about."""
+    """The table, in columns; advice on a line of its own under its check."""
     names = max(len(check.name) for check in checks)
     statuses = max(len(check.status) for check in checks)
     lines = []

@@ -4,16 +4,18 @@
 maximum was. `similarity_map` gives the whole map, for figures and tests; `sample_parts` the
 features under a prototype's parts, for projection. The compiled operators (`dpp/_C.so`, from
 `csrc/`) serve the devices they were built for, `dpp.reference` serves the rest; `backend` and `why`
-tell which. `DPP_BACKEND=reference` or `=extension`, set before the import, asks for one.
+say which and why. `DPP_BACKEND=reference` or `=extension`, set before the import, selects one.
 
 Compiled, they work in float32 under autocast, under `torch.compile` and `torch.export`, and are
 differentiable once. Keep prototypes in channels-last memory format: others are copied. On the CPU,
-large maxima are found by screening (`csrc/cpu/screening.h`), to float32's rounding;
-`DPP_SCREENING=never` or `=always`, read at each call, decides by hand.
+large maxima are found by screening (`csrc/cpu/screening.h`), up to float32 rounding;
+`DPP_SCREENING=never` or `=always`, read at each call, turns it off or on.
 """
 
 import json
 import os
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,13 +51,9 @@ def max_similarity(
         scores (N, P), and argmax (N, P), int64, a flat index into H*W; the first of equals. The
         argmax has no gradient.
     """
-    if backend(z.device) == "reference":
-        return _in_float32(reference.max_similarity, z, offsets, prototypes)(
-            dilation=dilation, outside=outside
-        )
-    _refuse_tangents(z, offsets, prototypes)
-    outside = _outside(outside, prototypes.shape[-1] if prototypes.dim() else 1)
-    return torch.ops.dpp.max_similarity(z, offsets, prototypes, dilation, outside)
+    kernel_size = prototypes.shape[-1] if prototypes.dim() else 1
+    tensors = (z, offsets, prototypes)
+    return _dispatch("max_similarity", tensors, {"dilation": dilation}, kernel_size, outside)
 
 
 def similarity_map(
@@ -71,8 +69,8 @@ def similarity_map(
     Args:
         z: (N, C, H, W) features, non-negative, float32 or float64.
         offsets: (N, 2*K*K, H, W), channels 2i and 2i+1 how far part i moves down and to the right,
-            in cells; None for rigid prototypes (equation 4). A part that moves off the map, or by a
-            value that is infinite or not a number, lies outside and has no gradient.
+            in cells; None for rigid prototypes (equation 4). A part that moves off the map, or by
+            an infinite or NaN value, lies outside and has no gradient.
         prototypes: (P, C, K, K).
         dilation: cells between neighbouring parts; even if K is.
         outside: the last channel's value off the map, where all others are 0; None for r = 1/K.
@@ -80,13 +78,9 @@ def similarity_map(
     Returns:
         (N, P, H, W).
     """
-    if backend(z.device) == "reference":
-        return _in_float32(reference.similarity_map, z, offsets, prototypes)(
-            dilation=dilation, outside=outside
-        )
-    _refuse_tangents(z, offsets, prototypes)
-    outside = _outside(outside, prototypes.shape[-1] if prototypes.dim() else 1)
-    return torch.ops.dpp.similarity_map(z, offsets, prototypes, dilation, outside)
+    kernel_size = prototypes.shape[-1] if prototypes.dim() else 1
+    tensors = (z, offsets, prototypes)
+    return _dispatch("similarity_map", tensors, {"dilation": dilation}, kernel_size, outside)
 
 
 def sample_parts(
@@ -107,13 +101,8 @@ def sample_parts(
     Returns:
         (N, Q, C, K, K): `result[n, q]` has the shape of a prototype.
     """
-    if backend(z.device) == "reference":
-        return _in_float32(reference.sample_parts, z, offsets, centres)(
-            kernel_size=kernel_size, dilation=dilation, outside=outside
-        )
-    _refuse_tangents(z, offsets)
-    outside = _outside(outside, kernel_size)
-    return torch.ops.dpp.sample_parts(z, offsets, centres, kernel_size, dilation, outside)
+    sizes = {"kernel_size": kernel_size, "dilation": dilation}
+    return _dispatch("sample_parts", (z, offsets, centres), sizes, kernel_size, outside)
 
 
 def backend(device: torch.device | str = "cpu") -> str:
@@ -123,12 +112,32 @@ def backend(device: torch.device | str = "cpu") -> str:
 
 
 def why() -> str:
-    """One line on why `backend` says what it says."""
+    """The reason for the choice of `backend`, in one line."""
     return _REASON
 
 
-def _refuse_tangents(*tensors: Tensor | None) -> None:
-    """Without this, forward-mode differentiation would go through as if nothing depended on z."""
+def _dispatch(
+    name: str,
+    tensors: tuple[Tensor | None, ...],
+    sizes: dict[str, int],
+    kernel_size: int,
+    outside: float | None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Calls the operator of this name in the implementation that serves the tensors' device.
+
+    Args:
+        tensors: z first, in the order of the operator's schema, as are `sizes`.
+        outside: None for r = 1/K.
+    """
+    if backend(tensors[0].device) == "reference":
+        return _in_float32(getattr(reference, name), tensors, {**sizes, "outside": outside})
+    _refuse_tangents(tensors)
+    outside = 1 / max(kernel_size, 1) if outside is None else outside
+    return getattr(torch.ops.dpp, name)(*tensors, *sizes.values(), outside)
+
+
+def _refuse_tangents(tensors: tuple[Tensor | None, ...]) -> None:
+    """Refuses forward-mode differentiation, which would otherwise give zero derivatives."""
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
     if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
@@ -137,23 +146,15 @@ def _refuse_tangents(*tensors: Tensor | None) -> None:
         )
 
 
-def _outside(value: float | None, kernel_size: int) -> float:
-    return 1 / max(kernel_size, 1) if value is None else value
-
-
-def _in_float32(function, *tensors):
-    """`function` of these tensors, computed as the compiled operators do under autocast."""
+def _in_float32(function, tensors: tuple[Tensor | None, ...], keywords: dict):
+    """Calls a function of the reference in float32 under autocast, as the compiled ones do."""
     kind = tensors[0].device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
-        return lambda **keywords: function(*tensors, **keywords)
+        return function(*tensors, **keywords)
     halves = (torch.float16, torch.bfloat16)
     tensors = [t.float() if t is not None and t.dtype in halves else t for t in tensors]
-
-    def run(**keywords):
-        with torch.autocast(kind, enabled=False):
-            return function(*tensors, **keywords)
-
-    return run
+    with torch.autocast(kind, enabled=False):
+        return function(*tensors, **keywords)
 
 
 def _choose(choice: str) -> tuple[frozenset[str], str]:
@@ -178,8 +179,8 @@ def _load() -> tuple[frozenset[str], str]:
     try:
         torch.ops.load_library(EXTENSION)
     except OSError as error:
-        found = str(error).splitlines()[0]
-        return frozenset(), f"extension built for another torch or Python: {found}"
+        reason = str(error).splitlines()[0]
+        return frozenset(), f"extension built for another torch or Python: {reason}"
     _register()
     keys = {"cpu": "CPU", "cuda": "CUDA"}
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -187,20 +188,26 @@ def _load() -> tuple[frozenset[str], str]:
     return served, f"built with {report.get('compiler') or 'an unrecorded compiler'}"
 
 
+class _Rules(NamedTuple):
+    """What Python adds to one operator of csrc/prototype_ops.cpp and to its backward."""
+
+    fake: Callable
+    backward_fake: Callable
+    context: Callable  # keeps what backward needs
+    backward: Callable
+
+
 def _register() -> None:
-    """Fake kernels, autograd and autocast of the operators that csrc/prototype_ops.cpp defines."""
+    """Registers fake kernels, autograd and autocast of the operators."""
     library = torch.library
-    for name in ("max_similarity", "similarity_map", "sample_parts"):
-        library.register_fake(f"dpp::{name}", globals()[f"_{name}_fake"])
-        library.register_fake(f"dpp::{name}_backward", globals()[f"_{name}_backward_fake"])
-        library.register_autograd(
-            f"dpp::{name}",
-            globals()[f"_{name}_backward"],
-            setup_context=globals()[f"_{name}_context"],
-        )
-        library.register_autograd(f"dpp::{name}_backward", refuse_second_backward)
+    for name, rules in _RULES.items():
+        operator, backward = f"dpp::{name}", f"dpp::{name}_backward"
+        library.register_fake(operator, rules.fake)
+        library.register_fake(backward, rules.backward_fake)
+        library.register_autograd(operator, rules.backward, setup_context=rules.context)
+        library.register_autograd(backward, refuse_second_backward)
         for kind in ("cpu", "cuda"):
-            library.register_autocast(f"dpp::{name}", kind, torch.float32)
+            library.register_autocast(operator, kind, torch.float32)
 
 
 # Fake kernels: shapes and memory formats without the work.
@@ -291,6 +298,27 @@ def _sample_parts_backward(ctx, grad):
     )
     return z_grad, None if offsets is None else offsets_grad, None, None, None, None
 
+
+_RULES = {
+    "max_similarity": _Rules(
+        _max_similarity_fake,
+        _max_similarity_backward_fake,
+        _max_similarity_context,
+        _max_similarity_backward,
+    ),
+    "similarity_map": _Rules(
+        _similarity_map_fake,
+        _similarity_map_backward_fake,
+        _similarity_map_context,
+        _similarity_map_backward,
+    ),
+    "sample_parts": _Rules(
+        _sample_parts_fake,
+        _sample_parts_backward_fake,
+        _sample_parts_context,
+        _sample_parts_backward,
+    ),
+}
 
 # Decided once, when the module is imported: a compiled graph may then rely on it.
 _SERVED, _REASON = _choose(os.environ.get("DPP_BACKEND", ""))

@@ -1,4 +1,4 @@
-"""The deformable prototype in plain PyTorch: the oracle, and what serves where nothing is compiled.
+"""The deformable prototype in plain PyTorch: the oracle, and the fallback if nothing is compiled.
 
 Section 3 of the paper and its supplement, "Backpropagation through a Deformable Prototype", one
 part of the prototypes at a time, so that memory is bounded by one part's samples. Every corner of
@@ -217,7 +217,7 @@ class _PartSimilarity(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """A backward that is itself differentiated only to say that it cannot be."""
+    """A backward that raises when it is itself differentiated."""
 
     @classmethod
     def run(cls, *arguments):
@@ -252,7 +252,7 @@ class _PartSimilarityBackward(_Once):
 
 
 def refuse_second_backward(ctx, *grads):
-    """The gradient of a gradient."""
+    """Raises: the gradient of a gradient is not defined here."""
     raise RuntimeError(
         "the deformable prototype is differentiable once: its gradient has no gradient"
     )

@@ -485,9 +485,9 @@ def test_save_state_past_the_file_limit_leaves_the_old(tmp_path):
 
     def work():
         resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))  # Python ignores SIGXFSZ
-        with pytest.raises(UserError, match=r"state-00000002.*it is larger than .* nothing was"):
+        with pytest.raises(UserError, match=r"state-00000002.*it is larger than .* no file was"):
             checkpoints.save_state(tmp_path, 2, some_state(2, 100_000))
-        with pytest.raises(UserError, match=f"{old.name}.* what was there before is intact"):
+        with pytest.raises(UserError, match=f"{old.name}.* the previous file is intact"):
             files.write_file(old, bytes(100_000))
 
     run_in_child(work)
@@ -499,6 +499,7 @@ FILL = """
 import sys, warnings
 from pathlib import Path
 from dpp.system import files
+from dpp.training import checkpoints
 import torch
 warnings.simplefilter("error")
 folder = Path(sys.argv[1])
@@ -530,7 +531,7 @@ def test_writing_on_a_full_disk_leaves_the_old(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 3 and all("there is no room on the disk" in line for line in lines)
-    assert "v.json" in lines[2] and "what was there before is intact" in lines[2]
+    assert "v.json" in lines[2] and "the previous file is intact" in lines[2]
 
 
 def test_writing_in_a_folder_without_permission_is_refused(tmp_path):
@@ -561,5 +562,5 @@ def test_writing_in_a_folder_without_permission_is_refused(tmp_path):
 
 def test_writing_under_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="could not be written: .*nothing was left there"):
+    with pytest.raises(UserError, match="could not be written: .*no file was left"):
         files.write_json(tmp_path / "file" / "v.json", 1)

@@ -263,5 +263,5 @@ def test_kept_pixels_that_are_damaged_are_named(tmp_path):
 
 def test_fewer_than_no_workers_are_refused(source):
     dataset = ImageDataset(source.train, PixelStore(source.records, 16, keep="memory"))
-    with pytest.raises(UserError, match="-1 workers"):
+    with pytest.raises(UserError, match="workers=-1"):
         make_loader(dataset, 2, workers=-1)

@@ -108,7 +108,7 @@ def test_file_that_is_no_image_is_named(tmp_path):
     with pytest.raises(UserError, match="text.jpg cannot be decoded"):
         open_image(path)
     path.write_bytes(b"")
-    with pytest.raises(UserError, match="text.jpg has zero bytes"):
+    with pytest.raises(UserError, match="text.jpg is empty"):
         open_image(path)
     path.unlink()
     with pytest.raises(UserError, match="text.jpg is listed but cannot be read"):

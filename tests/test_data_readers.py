@@ -43,12 +43,12 @@ def test_cub_is_read_without_boxes_and_parts(tmp_path):
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("image_class_labels.txt", "4 1", "", "says nothing of image 4"),
+        ("image_class_labels.txt", "4 1", "", "has no line for image 4"),
         ("image_class_labels.txt", "4 1", "4 2", "image 4 is 001.Bird_1/Bird_0004.jpg, its label"),
         ("image_class_labels.txt", "4 1", "4 7", "class 7 is not in classes.txt"),
         ("image_class_labels.txt", "4 1", "4", "line 4: '4' has one word"),
-        ("image_class_labels.txt", "4 1", "3 1", "line 4: 3 appears a second time"),
-        ("images.txt", "4 001.Bird_1/Bird_0004.jpg", "", "speaks of image 4"),
+        ("image_class_labels.txt", "4 1", "3 1", "line 4: 3 appears twice"),
+        ("images.txt", "4 001.Bird_1/Bird_0004.jpg", "", "has a line for image 4"),
         ("train_test_split.txt", "4 0", "4 2", "image 4 is not 0 or 1"),
         ("bounding_boxes.txt", "4 4.0 2.0 20.5 40.0", "4 4.0 wide", "image 4 has '4.0 wide'"),
         ("parts/part_locs.txt", "4 1 4.0 3.0 1", "4 9 4.0 3.0 1", "'4 9 4.0 3.0 1' is not image"),
@@ -80,7 +80,7 @@ def test_image_that_is_missing_or_empty_is_named(tmp_path, write):
     read = {write_cub: data.read_cub, write_dogs: data.read_dogs, write_folder: data.read_folder}
     path = read[write](root).test[0].path
     path.write_bytes(b"")
-    with pytest.raises(UserError, match=f"{re.escape(str(path))} has zero bytes"):
+    with pytest.raises(UserError, match=f"{re.escape(str(path))} is empty"):
         read[write](root)
     path.unlink()
     path.symlink_to(root / "nothing.jpg")  # a folder's reader sees only what is there
@@ -171,10 +171,10 @@ def test_folder_without_halves_is_split_by_class_and_seed(tmp_path):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda root: None, "holds no folder"),
-        (lambda root: (root / "kind_0").mkdir(), "kind_0 has 0 images and needs"),
-        (lambda root: write_folder(root, images=1), r"kind_0 has 1 images \(0.png\) and needs"),
-        (lambda root: write_folder(root / "train"), r"has train/ and no test/"),
+        (lambda root: None, "has no subfolders"),
+        (lambda root: (root / "kind_0").mkdir(), "kind_0 has 0 images but needs"),
+        (lambda root: write_folder(root, images=1), r"kind_0 has 1 images \(0.png\) but needs"),
+        (lambda root: write_folder(root / "train"), r"has train/ but no test/"),
         (lambda root: root.rmdir(), "there is no folder"),
     ],
 )
@@ -187,7 +187,7 @@ def test_folder_that_cannot_be_used_is_refused(tmp_path, make, said):
 def test_folder_with_an_unknown_test_class_is_refused(tmp_path):
     write_folder(tmp_path / "train")
     write_folder(tmp_path / "test", classes=3)
-    with pytest.raises(UserError, match="class kind_2 is in .*test and not in .*train"):
+    with pytest.raises(UserError, match="class kind_2 is in .*test but not in .*train"):
         data.read_folder(tmp_path)
 
 
@@ -251,7 +251,7 @@ def test_load_draws_what_is_drawn_and_reads_it_with_the_real_reader(tmp_path, na
 
 
 def test_load_refuses_an_option_that_the_drawing_does_not_have(tmp_path):
-    with pytest.raises(UserError, match="PoseBirds is not drawn with .* 'colour'"):
+    with pytest.raises(UserError, match="PoseBirds cannot be drawn with .* 'colour'"):
         data.load("posebirds", tmp_path, colour=3)
 
 

@@ -21,7 +21,8 @@ from dpp.data.transforms import Geometry
 from dpp.explanations import Accuracy, Share
 from dpp.methods.prototree import ProtoTree
 from dpp.system.errors import UserError
-from dpp.training.projection import Origin, file_digest
+from dpp.system.files import sha256
+from dpp.training.projection import Origin
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -220,7 +221,7 @@ def test_audit_of_a_constructed_network(data):
     network = ask(make_model("dilated"), data)
     for number, image in enumerate(("1", "1", "9", "9", "22", "22")):
         parts = outside if number == 1 else inside
-        digest = file_digest(network.records[image])
+        digest = sha256(network.records[image].path)
         network.origins[number] = Origin(
             number, number // 2, image, digest, 0.9, (4, 4), (1, 1), parts
         )

@@ -1,5 +1,6 @@
 """PoseBirds: the same bytes everywhere, CUB's layout, parts where they belong, whole or absent."""
 
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -75,7 +76,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(folder, tmp_path, monkeypa
 
 def test_bytes_do_not_depend_on_the_process(folder, tmp_path):
     script = (
-        "import pathlib; from dpp.data import posebirds; "
+        "import pathlib; from dpp.drawn import posebirds; "
         f"posebirds.make(pathlib.Path({str(tmp_path)!r}), **{SMALL!r})"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -414,34 +415,27 @@ def fail(*arguments):
 @pytest.mark.parametrize("pool", [False, True])
 def test_interrupted_drawing_leaves_nothing(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(studio, "WORTH_A_POOL", 0 if pool else 1000)
-    original = studio.build
-
-    def interrupted(root, name, settings, tasks, draw, write_lists, workers):
-        return original(root, name, settings, tasks, interrupt, write_lists, workers)
-
-    monkeypatch.setattr(studio, "build", interrupted)
+    interrupted = dataclasses.replace(posebirds.BIRDS, draw=interrupt)
     with pytest.raises(KeyboardInterrupt):
-        posebirds.make(tmp_path, **SMALL, workers=2)
+        interrupted.make(tmp_path, **SMALL, workers=2)
     assert not list(tmp_path.iterdir())
 
 
-def test_failed_lists_leave_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(posebirds, "write_cub_lists", fail)
+def test_failed_lists_leave_nothing(tmp_path):
+    failing = dataclasses.replace(posebirds.BIRDS, write_lists=fail)
     with pytest.raises(UserError, match="no space"):
-        posebirds.make(tmp_path, **SMALL)
+        failing.make(tmp_path, **SMALL)
     assert not list(tmp_path.iterdir())
 
 
-def test_folder_appears_only_when_it_is_finished(tmp_path, monkeypatch):
+def test_folder_appears_only_when_it_is_finished(tmp_path):
     seen = []
-    write = posebirds.write_cub_lists
 
     def watched(*arguments):
         seen.extend(path.name for path in tmp_path.iterdir())
-        write(*arguments)
+        posebirds.write_cub_lists(*arguments)
 
-    monkeypatch.setattr(posebirds, "write_cub_lists", watched)
-    folder = posebirds.make(tmp_path, **SMALL)
+    folder = dataclasses.replace(posebirds.BIRDS, write_lists=watched).make(tmp_path, **SMALL)
     assert len(seen) == 1 and seen[0].startswith(".")
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 

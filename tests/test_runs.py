@@ -228,7 +228,7 @@ def test_full_disk_leaves_the_last_state(stopped, monkeypatch, finished):
 
 def test_second_process_on_a_run_is_refused(tmp_path):
     folder = tmp_path / tiny().name
-    with runs.locked(folder), pytest.raises(UserError, match="another process"):
+    with files.locked(folder), pytest.raises(UserError, match="another process"):
         runs.run(tiny(), root=tmp_path, progress=False)
 
 
@@ -359,7 +359,7 @@ def test_wrong_fields_are_refused_with_their_name(changes, message):
 def put(folder: Path, experiment: Experiment) -> Path:
     """What finds a run there, and nothing more."""
     files.write_json(folder / experiment.name / "experiment.json", asdict(experiment))
-    digest = files.digest(folder / experiment.name / "experiment.json")
+    digest = files.sha256(folder / experiment.name / "experiment.json")
     files.write_json(folder / experiment.name / "manifest.json", {"experiment_sha256": digest})
     return folder / experiment.name
 

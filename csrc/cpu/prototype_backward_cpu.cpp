@@ -1,9 +1,9 @@
 // The operators on the CPU, backward.
 //
 // The maximum needs no matrix product: one centre for each (image, prototype) carries gradient, and
-// what it needs is gathered, multiplied and scattered a block of channels at a time. Threads share
-// out channels (or images), never the terms of a sum, so the result does not depend on their
-// number.
+// what it needs is gathered, multiplied and scattered a block of channels at a time. Threads divide
+// channels (or images) among themselves, never the terms of a sum, so the result does not depend on
+// the number of threads.
 #include <torch/library.h>
 
 #include <memory>
@@ -40,7 +40,7 @@ void find_landings(const Field<T>& field, const std::vector<Centre>& centres, in
 }
 
 // Adds the blocks' slopes (blocks, centres, 2), in the order of the blocks, to the gradient of one
-// part's offsets. `first_image` is where `grad` begins.
+// part's offsets. `grad` begins at the image from which the centres count.
 template <typename T>
 void add_slopes(const T* slopes, int64_t blocks, int64_t block_stride,
                 const std::vector<Centre>& centres, const Field<T>& field, int64_t part, T* grad) {
@@ -57,8 +57,8 @@ void add_slopes(const T* slopes, int64_t blocks, int64_t block_stride,
   }
 }
 
-// Dense backward: takes the gradient of one part's samples after another for a chunk of images, and
-// turns what it gathered into z's gradient.
+// Dense backward: gathers the gradients of the samples, part after part, for a chunk of images, and
+// turns their sum into z's gradient.
 template <typename T>
 class Gatherer {
  public:

@@ -1,6 +1,6 @@
 #include "rounded_product.h"
 
-// Builds with sanitizers test the way of other processors.
+// Builds with sanitizers test the portable code.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(DPP_NO_TARGET_CLONES)
 #define DPP_HAS_AVX512
 #include <immintrin.h>

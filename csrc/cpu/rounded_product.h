@@ -15,7 +15,7 @@ constexpr int64_t kSlice = 520;
 constexpr int64_t kTileRows = 14;  // 14 rows of a strip are what the processor's registers hold
 constexpr int64_t kStrip = 32;
 
-// Whether `multiply` has the processor's help. Without it, it is right and slow.
+// Whether the processor has the instructions. Without them, `multiply` is correct but slow.
 bool multiplies_rounded();
 
 // The bits of the nearest bfloat16.

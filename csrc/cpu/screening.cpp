@@ -44,7 +44,7 @@ std::optional<Screening> Screening::prepare(const Placement<float>& placement, C
       products < kLeastProducts) {
     return std::nullopt;
   }
-  // A strip of prototypes on the first image tells, as a rule, whether candidates are few.
+  // A strip of prototypes on the first image usually shows whether candidates are few.
   const std::vector<Centre> centres(placement.centres.begin(),
                                     placement.centres.begin() + placement.field.places());
   const Tensor prototypes =
@@ -79,9 +79,9 @@ void Screening::Lengths::clear() {
   std::fill(lost.begin(), lost.end(), 0.f);
 }
 
-// From squares to lengths, rather too long than too short: the sums were rounded, and something of
-// each channel may be missing. Its square is not counted below 1.1e-19; the rest is for numbers and
-// products that the processor takes for zero. False if a length is no number, or so large that its
+// From squares to lengths, rounded up: the sums were rounded, and each channel may lack something.
+// Values whose square underflows, below 1.1e-19, are not counted; the rest is for numbers and
+// products that the processor flushes to zero. False if a length is NaN, or so large that its
 // products might overflow.
 bool Screening::Lengths::take_roots(int64_t depth) {
   const float missing = 2e-19f * std::sqrt(static_cast<float>(depth));

@@ -1,8 +1,8 @@
-// The maximum of equation 8, to float32's rounding, without the whole map in float32.
+// The maximum of equation 8, up to float32 rounding, without the whole map in float32.
 //
 // The map is first computed from numbers rounded to bfloat16, which the processor multiplies twice
 // as fast. How far that can be off follows from the lengths of what rounding took away, by the
-// inequality of Cauchy and Schwarz:
+// Cauchy-Schwarz inequality:
 //
 //   |a·b - a'·b'| <= |a - a'| |b| + |a'| |b - b'|.
 //
@@ -18,7 +18,7 @@ namespace dpp {
 
 class Screening {
  public:
-  // DPP_SCREENING: always, never, or by itself.
+  // DPP_SCREENING: always, never, or decided by size.
   enum class Choice { kAuto, kAlways, kNever };
   static Choice read_choice();
 
@@ -26,7 +26,7 @@ class Screening {
   // faster, or was chosen.
   static std::optional<Screening> prepare(const Placement<float>& placement, Choice choice);
 
-  // False if the whole map is the better way.
+  // False if computing the whole map is faster.
   bool find_candidates(const Placement<float>& placement);
 
   // Scores and argmax (images, P), after find_candidates. Scores start at -infinity.

@@ -1,8 +1,7 @@
 // The operators on CUDA: tensors become pointers, and prototype_steps.h gives the order of
 // launches.
 //
-// No atomics, so the backward is deterministic always, whatever torch.use_deterministic_algorithms
-// says.
+// No atomics: the backward is deterministic whatever torch.use_deterministic_algorithms says.
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>

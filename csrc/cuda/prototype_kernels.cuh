@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // map (images, area, prototypes) -> the maximum over the places and the first place that has it.
-// Not a number counts as the largest, as torch.max has it. Blocks: images x tiles of prototypes.
+// NaN counts as the largest, as in torch.max. Blocks: images x tiles of prototypes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     find_maximum(const T* map, int64_t images, int64_t area, int64_t prototypes, T* scores,

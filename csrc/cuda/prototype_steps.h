@@ -1,13 +1,19 @@
 // The order of launches behind each operator, over a Machine that owns a device; no torch.
 //
-// The Machine is CUDA in prototype_cuda.cu and an emulation in the tests, which so run these very
-// steps:
-//   T* buffer<T>(count)                     scratch memory that lives as long as the machine
-//   launch(grid, kernel, arguments...)      blocks of kThreads; a smaller grid than asked for is
-//   correct multiply(result, left, right, add)      result (+)= left x right chunk_bytes how much
-//   scratch memory one chunk of images may take
-// The work goes part by part, so that the columns of one part are all that is ever held. Where
-// there are no images, prototypes or places asked for, nothing is launched and nothing written.
+// The Machine is CUDA in prototype_cuda.cu and an emulation in the tests, which run these same
+// steps. It has:
+//
+// - T* buffer<T>(count): scratch memory that lives as long as the machine;
+//
+// - launch(grid, kernel, arguments...): launches blocks of kThreads; a smaller grid than asked for
+//   is correct too;
+//
+// - multiply(result, left, right, add): result = left x right, added to result if `add`;
+//
+// - chunk_bytes: how much scratch memory one chunk of images may take.
+//
+// Work is done part by part, so that only one part's columns are held at a time. Where there are no
+// images, prototypes or centres, nothing is launched and nothing is written.
 #pragma once
 
 #include <algorithm>

@@ -18,7 +18,8 @@ from dpp.data.transforms import Geometry
 from dpp.methods.prototree import ProtoTree, labels_to_the_right
 from dpp.runs import Run
 from dpp.system.errors import UserError
-from dpp.training.projection import Origin, file_digest
+from dpp.system.files import sha256
+from dpp.training.projection import Origin
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +141,7 @@ def check_origin(network: Network, origin: Origin) -> ImageRecord:
             f"prototype {origin.prototype} of {network.name} comes from image {origin.image}, "
             f"which {source.name} under {source.root} does not have"
         )
-    if file_digest(record) != origin.sha256:
+    if sha256(record.path) != origin.sha256:
         raise UserError(
             f"image {record.path}, from which prototype {origin.prototype} of {network.name} "
             "comes, has changed since: put the original back, or train the run again"

@@ -1,9 +1,9 @@
 """Images with labels, boxes and parts: CUB-200-2011, Stanford Dogs, folders, PoseBirds, PoseDogs.
 
     source = data.load("posebirds")
-    splits = loading.make_splits(source, size=64)
+    splits = batches.make_splits(source, size=64)  # from dpp.data import batches
 
-What is imported here needs neither torch nor a picture; `dpp.data.batches` makes the batches.
+What is imported here needs no torch; `dpp.data.batches` makes batches for a network.
 """
 
 from dpp.data.catalogue import find, load

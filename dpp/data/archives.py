@@ -1,4 +1,4 @@
-"""Unpacks a tar file that nobody vouches for."""
+"""Unpacks an untrusted tar file."""
 
 import tarfile
 import zlib
@@ -14,7 +14,7 @@ DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError)
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks into a folder, after every member has been looked at.
+    """Unpacks into a folder, after every member has been checked.
 
     Refuses, before anything is written: names that lead out of the folder, links, devices, and an
     archive that is damaged or does not fit on the disk.
@@ -48,7 +48,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def check_member(archive: Path, member: tarfile.TarInfo) -> None:
-    """Only plain files and folders that stay inside are let through."""
+    """Refuses anything but plain files and folders inside the archive's folder."""
     path = PureWindowsPath(member.name)  # takes / and \ as separators and knows of drives
     if path.root or path.drive or ".." in path.parts:
         raise UserError(f"archive {archive} is refused: {member.name!r} leads out of its folder")

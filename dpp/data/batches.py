@@ -89,7 +89,7 @@ class ImageDataset(Dataset):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """As in a worker: the pieces are too small for threads to gain what waiting for them costs."""
+    """Uses one thread, as a worker does: with more, small tensors only take longer."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -101,12 +101,12 @@ def one_thread() -> Iterator[None]:
 class EpochBatches(Sampler):
     """Lists of (epoch, index): the order of an epoch depends on the seed and the epoch alone.
 
-    The epoch travels with the indices, so that workers which live on know it too.
+    The epoch is sent with the indices, so that persistent workers know it too.
     """
 
     def __init__(self, length: int, batch_size: int, *, shuffle: bool, drop_last: bool, seed: int):
         if batch_size < 1:
-            raise UserError(f"a batch has at least 1 image, not {batch_size}")
+            raise UserError(f"batch_size={batch_size}: a batch needs at least 1 image")
         if drop_last and length < batch_size:
             raise UserError(
                 f"{length} images do not make one batch of {batch_size}: lower the batch size"
@@ -154,7 +154,7 @@ def make_loader(
         pin_memory: by default if there is a GPU.
     """
     if workers < 0:
-        raise UserError(f"there cannot be {workers} workers: 0 prepares batches in this process")
+        raise UserError(f"workers={workers}: expected 0 (no other process) or more")
     keys = EpochBatches(len(dataset), batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed)
     return DataLoader(
         dataset,
@@ -174,7 +174,7 @@ def as_it_is(batch: Batch) -> Batch:
 
 
 def to_device(images: torch.Tensor, device: torch.device | str) -> torch.Tensor:
-    """Images (N, 3, H, W) on a device, laid out as networks are quickest with."""
+    """Images (N, 3, H, W) on a device, in channels-last memory, which is fastest."""
     return images.to(device, non_blocking=True, memory_format=torch.channels_last)
 
 
@@ -182,14 +182,14 @@ def batches(loader: DataLoader, epoch: int = 0, start: int = 0) -> Iterator[Batc
     """The batches of one epoch of a loader from `make_loader`; finish one before the next.
 
     Args:
-        start: leave out so many batches, which were taken before.
+        start: skip this many batches, for a run that is resumed.
     """
     loader.sampler.epoch, loader.sampler.start = epoch, start
     return iter(loader)
 
 
 class Splits(NamedTuple):
-    """What training needs. Choices are made by `validation`; `test` gives the last number."""
+    """What training needs. Choices are made on `validation`; `test` gives the final result."""
 
     train: ImageDataset  # augmented
     projection: ImageDataset  # the same records, un-augmented
@@ -213,7 +213,7 @@ def make_splits(
         source: from a reader.
         size: side of the images' square.
         crop_to_box: show the network what is in the box (`bb` in Table 3).
-        validation_fraction: share of each class's training images to choose by.
+        validation_fraction: share of each class's training images for validation.
         seed: of the validation split and of the augmentation.
         keep: see `PixelStore`.
         folder: see `PixelStore`.

@@ -1,14 +1,12 @@
-"""Decodes and resizes every image once. What is kept is exactly what decoding gives.
+"""Decodes and resizes every image once, and keeps the pixels as they were decoded.
 
-A kept file is named by a digest of all that its pixels depend on: the files (path, size, time of
-change), the boxes if they crop, the size, and the decoder. Change one and another file is made. The
+A folder of pixels is named by a hash of all that they depend on: the files (path, size, time of
+change), the boxes if they crop, the size, and the decoder. Change one and a new folder is made. The
 folder `cache` under the data root may be deleted at any time.
 """
 
 import hashlib
 import os
-import secrets
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,10 +21,11 @@ from dpp.data.disk_space import check_space
 from dpp.data.image_records import ImageRecord
 from dpp.data.images import decode
 from dpp.system.errors import UserError
+from dpp.system.files import folder_built_beside
 from dpp.system.paths import data_root
 
 KINDS = ("disk", "memory", "off")
-FORMAT = 1  # change it when the pixels change for a reason that the digest does not see
+FORMAT = 1  # change it when the pixels change for a reason that is not in the hash
 
 
 class PixelStore:
@@ -53,7 +52,7 @@ class PixelStore:
         if keep not in KINDS:
             raise UserError(f"keep must be one of {', '.join(KINDS)}, not {keep!r}")
         if size < 1:
-            raise UserError(f"images are resized to a size of at least 1, not {size}")
+            raise UserError(f"size={size}: expected a size of at least 1")
         self.size, self.crop_to_box = size, crop_to_box
         self.rows = {record.id: row for row, record in enumerate(records)}
         self.pixels: np.ndarray | None = None
@@ -72,7 +71,7 @@ class PixelStore:
             except (OSError, ValueError) as error:
                 raise UserError(
                     f"resized images cannot be kept at {self.path}: {error}. Delete that folder if "
-                    'it is there and damaged, set DPP_DATA, or pass keep="memory"'
+                    'it is damaged, set DPP_DATA, or pass keep="memory"'
                 ) from error
 
     def _map(self) -> None:
@@ -82,8 +81,10 @@ class PixelStore:
     def get(self, records: Sequence[ImageRecord]) -> tuple[np.ndarray, np.ndarray]:
         """The pixels (N, 3, size, size) uint8 and the original widths and heights (N, 2)."""
         if self.pixels is None:
-            found = [decode(record, self.size, self.crop_to_box) for record in records]
-            return np.stack([image for image, _ in found]), np.array([size for _, size in found])
+            images, sizes = zip(
+                *(decode(record, self.size, self.crop_to_box) for record in records), strict=True
+            )
+            return np.stack(images), np.array(sizes)
         rows = [self.rows[record.id] for record in records]
         return self.pixels[rows], self.image_sizes[rows]
 
@@ -101,15 +102,16 @@ class PixelStore:
 
 
 def digest(records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> str:
-    """Names what is kept for these records, as their files are now."""
+    """The name of the folder for these records, as their files are now."""
     text = hashlib.sha256(f"{FORMAT} {PIL.__version__} {size} {crop_to_box}\n".encode())
     for record in records:
         try:
-            there = record.path.stat()
+            status = record.path.stat()
         except OSError as error:
             raise UserError(f"image {record.path} cannot be read: {error.strerror}") from error
         box = tuple(record.box) if crop_to_box and record.box else ""
-        line = (record.id, str(record.path), there.st_size, there.st_mtime_ns, box, record.upright)
+        file = (str(record.path), status.st_size, status.st_mtime_ns)
+        line = (record.id, *file, box, record.upright)
         text.update(f"{line}\n".encode())
     return f"{size}px-{text.hexdigest()[:20]}"
 
@@ -138,21 +140,12 @@ def fill(
 
 
 def write(path: Path, records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> None:
-    """Decodes into a folder of its own, then gives it its name: it is complete or not there."""
+    """Decodes into a folder that is there complete or not at all."""
     shape = (len(records), 3, size, size)
     path.parent.mkdir(parents=True, exist_ok=True)
     check_space(path.parent, int(np.prod(shape)), "resized images", 'or pass keep="off"')
-    partial_path = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    try:
-        partial_path.mkdir()
-        pixels = np.lib.format.open_memmap(partial_path / "pixels.npy", "w+", np.uint8, shape)
-        np.save(partial_path / "sizes.npy", fill(pixels, records, size, crop_to_box))
+    with folder_built_beside(path) as unfinished:
+        pixels = np.lib.format.open_memmap(unfinished / "pixels.npy", "w+", np.uint8, shape)
+        np.save(unfinished / "sizes.npy", fill(pixels, records, size, crop_to_box))
         pixels.flush()
         del pixels
-        try:
-            partial_path.rename(path)
-        except OSError:
-            if not path.is_dir():  # otherwise another process was quicker, with the same pixels
-                raise
-    finally:
-        shutil.rmtree(partial_path, ignore_errors=True)

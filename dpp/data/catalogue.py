@@ -1,4 +1,4 @@
-"""Which data sets there are, where each lies under the data root, and how to get at one."""
+"""The data sets that are known, where each lies under the data root, and how to load one."""
 
 import inspect
 from collections.abc import Callable
@@ -18,7 +18,7 @@ STANFORD = "http://vision.stanford.edu/aditya86/ImageNetDogs"
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download. `bytes` is for looking whether there is room for it."""
+    """A file to download. `bytes` is its size, for checking the free space."""
 
     name: str
     url: str
@@ -34,11 +34,11 @@ class Published:
         key: what it is called on the command line.
         title: what it is called in tables.
         folder: where it lies under the data root.
-        marker: the file in that folder by which it is known to be there.
+        marker: a file in that folder that shows that the data set is there.
         read: its reader.
         archives: the files that it is published as.
         inner: the folder inside the archives that is the data set.
-        unpacked_bytes: how much room it takes.
+        unpacked_bytes: how much space it takes.
         counts: images in all, for training, for testing.
     """
 
@@ -53,7 +53,7 @@ class Published:
     counts: tuple[int, int, int]
 
 
-# The checksums of Stanford's files are those that several public readers agree on.
+# Several public readers agree on the checksums of Stanford's files.
 PUBLISHED = {
     "cub": Published(
         key="cub",
@@ -104,7 +104,7 @@ PUBLISHED = {
         counts=(20_580, 12_000, 8_580),
     ),
 }
-# Title and reader of what is drawn; the module of that name in this package draws it.
+# Title and reader of what is drawn; the module of that name in `dpp.drawn` draws it.
 DRAWN = {"posebirds": ("PoseBirds", read_cub), "posedogs": ("PoseDogs", read_dogs)}
 NAMES = (*PUBLISHED, *DRAWN)
 
@@ -155,5 +155,5 @@ def draw(name: str, root: Path | None = None, **options) -> Source:
     try:
         inspect.signature(maker.make).bind(None, **options)
     except TypeError as error:
-        raise UserError(f"{title} is not drawn with these options: {error}") from error
+        raise UserError(f"{title} cannot be drawn with these options: {error}") from error
     return read(maker.make(root or data_root(), **options), name=title)

@@ -67,7 +67,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str, str]]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise UserError(
-            f"no {path.name} under {path.parent}, which is not in the layout of CUB-200-2011: "
+            f"no {path.name} under {path.parent}: expected the layout of CUB-200-2011; "
             f'run "python -m dpp data cub" or set DPP_DATA'
         ) from error
     for line_number, line in enumerate(text.splitlines(), start=1):
@@ -84,7 +84,7 @@ def read_table(path: Path) -> dict[str, str]:
     table = {}
     for line_number, key, value in read_lines(path):
         if key in table:
-            raise UserError(f"{path}, line {line_number}: {key} appears a second time")
+            raise UserError(f"{path}, line {line_number}: {key} appears twice")
         table[key] = value
     if not table:
         raise UserError(f"{path} is empty")
@@ -92,12 +92,12 @@ def read_table(path: Path) -> dict[str, str]:
 
 
 def matching(path: Path, paths: dict[str, str]) -> dict[str, str]:
-    """A list that must be about exactly the images of `images.txt`."""
+    """A list that must have a line for each image of `images.txt`, and no other."""
     table = read_table(path)
     if missing := next((number for number in paths if number not in table), None):
-        raise UserError(f"{path} says nothing of image {missing}, which images.txt lists")
+        raise UserError(f"{path} has no line for image {missing}, which images.txt lists")
     if extra := next((number for number in table if number not in paths), None):
-        raise UserError(f"{path} speaks of image {extra}, which images.txt does not list")
+        raise UserError(f"{path} has a line for image {extra}, which images.txt does not list")
     return table
 
 
@@ -114,16 +114,16 @@ def read_parts(
     path: Path, paths: dict[str, str], part_names: dict[str, str]
 ) -> dict[str, tuple[Part, ...]]:
     """The parts of every image, in the order of `parts.txt`; one that no line gives is hidden."""
-    places = {number: place for place, number in enumerate(part_names)}
+    indices = {number: index for index, number in enumerate(part_names)}
     hidden = Part(0.0, 0.0, False)
-    found = {number: [hidden] * len(places) for number in paths}
+    located = {number: [hidden] * len(indices) for number in paths}
     for line_number, number, rest in read_lines(path):
         try:
             part, x, y, visible = rest.split()
-            found[number][places[part]] = Part(float(x), float(y), visible == "1")
+            located[number][indices[part]] = Part(float(x), float(y), visible == "1")
         except (KeyError, ValueError) as error:
             raise UserError(
                 f"{path}, line {line_number}: '{number} {rest}' is not image, part, x, y, visible "
                 f"of an image in images.txt and a part in parts.txt"
             ) from error
-    return {number: tuple(parts) for number, parts in found.items()}
+    return {number: tuple(parts) for number, parts in located.items()}

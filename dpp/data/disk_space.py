@@ -1,4 +1,4 @@
-"""Looks whether something fits on the disk before it is written."""
+"""Checks the free space on the disk before something is written."""
 
 import shutil
 from pathlib import Path
@@ -13,20 +13,20 @@ class NoSpaceError(UserError):
 
 
 def check_space(folder: Path, needed: int, what: str, advice: str = "") -> None:
-    """Refuses, before anything is written, what does not fit.
+    """Raises `NoSpaceError` if something does not fit on the disk.
 
     Args:
-        folder: where it goes; the nearest folder above it that exists is asked.
+        folder: where it goes; it need not exist yet.
         needed: bytes.
-        what: in the message.
+        what: named in the message.
         advice: what else can be done, after "free some space".
     """
-    there = folder
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
     if needed + MARGIN > free:
         raise NoSpaceError(
-            f"{what} needs {needed / 1e9:.1f} GB and {there} has {free / 1e9:.1f} GB free: free "
+            f"{what} needs {needed / 1e9:.1f} GB and {existing} has {free / 1e9:.1f} GB free: free "
             f"some space, set DPP_DATA to another disk{', ' + advice if advice else ''}"
         )

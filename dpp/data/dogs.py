@@ -42,7 +42,7 @@ def read_dogs(root: Path, name: str = "Stanford Dogs") -> Source:
     labels = sorted(folders)
     if len(set(folders.values())) != len(labels):
         raise UserError(f"two labels in the lists under {root} have the same folder")
-    order = {label: place for place, label in enumerate(labels)}
+    order = {label: index for index, label in enumerate(labels)}
     train, test = (
         tuple(read_record(root, file, order[label]) for file, label in entries)
         for entries in splits
@@ -57,8 +57,7 @@ def read_list(path: Path) -> list[tuple[str, int]]:
 
     if not path.exists():
         raise UserError(
-            f"no {path.name} under {path.parent}, which is not in the layout of Stanford Dogs: "
-            f"{ADVICE}"
+            f"no {path.name} under {path.parent}: expected the layout of Stanford Dogs; {ADVICE}"
         )
     try:
         content = loadmat(path, variable_names=["file_list", "labels"])

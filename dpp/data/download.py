@@ -1,6 +1,5 @@
-"""Downloads a file: goes on where an interrupted transfer stopped, keeps only what checks out."""
+"""Downloads a file: resumes an interrupted transfer, and keeps the file if its hash is correct."""
 
-import hashlib
 import re
 import time
 from http.client import HTTPException
@@ -13,6 +12,7 @@ from tqdm.auto import tqdm
 from dpp.data.catalogue import Archive
 from dpp.data.disk_space import check_space
 from dpp.system.errors import UserError
+from dpp.system.files import hash_file
 
 CHUNK = 1024 * 1024
 ATTEMPTS = 4
@@ -21,14 +21,14 @@ TIMEOUT = 30.0  # seconds without a byte
 
 
 class Interrupted(Exception):
-    """A transfer stopped early; what came is kept, and the next attempt goes on from there."""
+    """A transfer stopped early; what was received is kept, and the next attempt resumes it."""
 
 
 def fetch(archive: Archive, folder: Path) -> Path:
-    """Downloads an archive into a folder, or finds that it is there.
+    """Downloads an archive into a folder, unless it is there already.
 
-    A transfer that stops leaves `<name>.part`, from which this call or the next goes on (HTTP
-    Range). A file with another checksum than the archive's is deleted.
+    A transfer that stops leaves `<name>.part`, which this call or the next resumes (HTTP Range). A
+    file whose checksum is not the archive's is deleted.
 
     Returns:
         The file.
@@ -65,11 +65,12 @@ def fetch(archive: Archive, folder: Path) -> Path:
 
 
 def break_off(archive: Archive, part: Path, error: Exception) -> None:
+    """Raises a `UserError` that says why the download failed and what is kept of it."""
     kept = ""
     if not any(part.parent.iterdir()):
         part.parent.rmdir()
     if part.exists() and part.stat().st_size:
-        kept = f"; {part.stat().st_size:,} bytes are kept and the same command goes on from there"
+        kept = f"; {part.stat().st_size:,} bytes are kept: run the same command to resume"
     raise UserError(
         f"{archive.url} could not be downloaded: {error}{kept}. Or download {archive.name} on "
         f"another machine and pass it with --archive"
@@ -77,7 +78,7 @@ def break_off(archive: Archive, part: Path, error: Exception) -> None:
 
 
 def transfer(url: str, part: Path) -> None:
-    """Appends to `part` what it lacks. Raises `Interrupted` if the connection ends before that."""
+    """Appends the missing bytes to `part`. Raises `Interrupted` if the connection ends early."""
     have = part.stat().st_size if part.exists() else 0
     request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -87,7 +88,7 @@ def transfer(url: str, part: Path) -> None:
             raise
         if error.headers.get("Content-Range") != f"bytes */{have}":
             part.unlink()
-            raise Interrupted("the part that was kept does not fit the file") from error
+            raise Interrupted("the part that was kept is longer than the file") from error
         return
     with answer:
         begins, total = extent(answer.status, answer.headers, have)
@@ -112,21 +113,20 @@ def transfer(url: str, part: Path) -> None:
 
 
 def extent(status: int, headers, have: int) -> tuple[int, int | None]:
-    """Where the bytes of an answer begin in the file, and how long the file is, if that is said."""
+    """Where the bytes of an answer begin in the file, and the file's length, if it is known."""
     if status == 206:
-        said = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
-        if not said or int(said[1]) != have:
-            raise Interrupted("the server sent another range than it was asked for")
-        return have, None if said[2] == "*" else int(said[2])
+        sent = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
+        if not sent or int(sent[1]) != have:
+            raise Interrupted("the server did not send the range that was asked for")
+        return have, None if sent[2] == "*" else int(sent[2])
     length = headers.get("Content-Length")  # the server sends the whole file, from its start
     return 0, int(length) if length else None
 
 
 def check_md5(path: Path, wanted: str) -> None:
-    """Refuses a file with another checksum."""
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != wanted:
+    """Raises a `UserError` if a file does not have the wanted checksum."""
+    md5 = hash_file(path, "md5")
+    if md5 != wanted:
         raise UserError(
-            f"{path.name} has the md5 checksum {found}, not {wanted}: it is damaged or another file"
+            f"{path.name} has the md5 checksum {md5}, not {wanted}: it is damaged or not that file"
         )

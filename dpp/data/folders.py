@@ -1,4 +1,4 @@
-"""Reads a person's own pictures: a folder for each class."""
+"""Reads your own images: a folder for each class."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def read_folder(root: Path, *, test_fraction: float = 0.25, seed: int = 0) -> So
     """Reads `train/<class>/` and `test/<class>/`, or `<class>/` with a seeded stratified split.
 
     Classes are numbered in the order of their names. Images are turned upright as their EXIF tag
-    says. Hidden files and folders and files with other endings than an image's are passed over.
+    says. Hidden files and folders are skipped, and so are files without an image's ending.
 
     Args:
         root: the folder; its name becomes the source's.
@@ -35,16 +35,16 @@ def read_folder(root: Path, *, test_fraction: float = 0.25, seed: int = 0) -> So
     halves = [half for half in ("train", "test") if (root / half).is_dir()]
     if len(halves) == 1:
         other = "test" if halves == ["train"] else "train"
-        raise UserError(f"{root} has {halves[0]}/ and no {other}/: give both, or neither")
+        raise UserError(f"{root} has {halves[0]}/ but no {other}/: provide both, or neither")
     if halves:
         class_names = subfolders(root / "train")
         for name in subfolders(root / "test"):
             if name not in class_names:
-                raise UserError(f"class {name} is in {root / 'test'} and not in {root / 'train'}")
+                raise UserError(f"class {name} is in {root / 'test'} but not in {root / 'train'}")
         train = read_classes(root, root / "train", class_names)
-        there = [name for name in class_names if (root / "test" / name).is_dir()]
-        labels = [class_names.index(name) for name in there]
-        test = read_classes(root, root / "test", there, labels)
+        tested = [name for name in class_names if (root / "test" / name).is_dir()]
+        labels = [class_names.index(name) for name in tested]
+        test = read_classes(root, root / "test", tested, labels)
     else:
         class_names = subfolders(root)
         everything = read_classes(root, root, class_names, fewest=FEWEST_TRAINING_IMAGES + 1)
@@ -58,7 +58,7 @@ def subfolders(folder: Path) -> list[str]:
     entries = sorted(folder.iterdir())
     names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
     if not names:
-        raise UserError(f"{folder} holds no folder: make one for each class, with its images")
+        raise UserError(f"{folder} has no subfolders: make one for each class, with its images")
     return names
 
 
@@ -77,7 +77,7 @@ def read_classes(
         if len(files) < fewest:
             only = f" ({files[0].name})" if len(files) == 1 else ""
             raise UserError(
-                f"class folder {folder / name} has {len(files)} images{only} and needs at least "
+                f"class folder {folder / name} has {len(files)} images{only} but needs at least "
                 f"{fewest}; images end in {', '.join(sorted(ENDINGS))}"
             )
         for path in files:

@@ -59,7 +59,7 @@ class ImageRecord:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set as a reader found it. `test` is for the last number alone."""
+    """A data set as read from the disk. `test` is for the final result alone."""
 
     name: str
     root: Path
@@ -82,21 +82,21 @@ class Source:
 
 
 def check_source(source: Source) -> Source:
-    """Returns a source that can be trained on; otherwise says which class or file is at fault.
+    """Returns a source that can be trained on; otherwise says which class or file is wrong.
 
-    Looks at the lists and at the files' sizes. Whether a file is an image shows when it is decoded.
+    Checks the lists and the files' sizes. Whether a file is an image shows when it is decoded.
     """
     twice = [id for id, count in Counter(r.id for r in source.records).items() if count > 1]
     if twice:
         raise UserError(f"{source.name} under {source.root} lists image {twice[0]} twice")
     for label, name in enumerate(source.class_names):
-        there = [record for record in source.train if record.label == label]
-        if len(there) < FEWEST_TRAINING_IMAGES:
-            found = f"only {there[0].path}" if there else "none"
+        images = [record for record in source.train if record.label == label]
+        if len(images) < FEWEST_TRAINING_IMAGES:
+            count = f"only {images[0].path}" if images else "none"
             raise UserError(
                 f"class {name} of {source.name} under {source.root} needs at least "
-                f"{FEWEST_TRAINING_IMAGES} training images and has {found}: "
-                f"add images or take the class out"
+                f"{FEWEST_TRAINING_IMAGES} training images and has {count}: "
+                f"add images or remove the class"
             )
     for record in source.records:
         check_file(record.path)
@@ -104,13 +104,13 @@ def check_source(source: Source) -> Source:
 
 
 def check_file(path: Path) -> None:
-    """An image file must be there and have bytes in it."""
+    """Raises a `UserError` if an image file is missing or empty."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise UserError(f"image {path} is listed but cannot be read: {error.strerror}") from error
     if size == 0:
-        raise UserError(f"image {path} has zero bytes: copy or extract it again")
+        raise UserError(f"image {path} is empty (0 bytes): copy or extract it again")
 
 
 def split_by_class(
@@ -130,7 +130,7 @@ def split_by_class(
         What is left and what was taken, each in the order of `records`.
     """
     if not 0 < fraction < 1:
-        raise UserError(f"a split takes a share above 0 and below 1, not {fraction}")
+        raise UserError(f"the fraction of a split must be above 0 and below 1, not {fraction}")
     records = tuple(records)
     classes: dict[int, list[str]] = defaultdict(list)
     for record in records:
@@ -138,11 +138,11 @@ def split_by_class(
     taken: set[str] = set()
     for label, ids in classes.items():
         if len(ids) < 2:
-            raise UserError(f"image {ids[0]} is alone in its class: a split needs two of each")
+            raise UserError(f"image {ids[0]} is alone in its class: a split needs two")
         count = min(max(round(fraction * len(ids)), 1), len(ids) - 1)
         order = np.random.default_rng((seed, label)).permutation(len(ids))
         names = sorted(ids)
-        taken.update(names[place] for place in order[:count])
+        taken.update(names[index] for index in order[:count])
     left = tuple(record for record in records if record.id not in taken)
     return left, tuple(record for record in records if record.id in taken)
 
@@ -150,10 +150,10 @@ def split_by_class(
 def split_validation(
     source: Source, fraction: float = 0.1, seed: int = 0
 ) -> tuple[tuple[ImageRecord, ...], tuple[ImageRecord, ...]]:
-    """Carves validation records out of the training ones, stratified; the test set stays unseen.
+    """Splits validation records off the training ones, stratified; the test set stays unseen.
 
     Returns:
-        The records to train on and those to choose by.
+        The records to train on and those to validate on.
     """
     return split_by_class(source.train, fraction, seed)
 
@@ -165,11 +165,11 @@ def images_per_class(records: Sequence[ImageRecord], classes: int) -> np.ndarray
 
 def relative_places(source: Source, part: str, anchor: str) -> np.ndarray:
     """Where a part lies as seen from another, in every image that shows both: (images, 2), x, y."""
-    there = [name for name in (part, anchor) if name not in source.part_names]
-    if there:
+    unknown = [name for name in (part, anchor) if name not in source.part_names]
+    if unknown:
         known = ", ".join(source.part_names) or "none"
-        raise UserError(f"{source.name} has no part {there[0]!r}; its parts: {known}")
-    places = (source.part_names.index(part), source.part_names.index(anchor))
-    pairs = [[record.parts[place] for place in places] for record in source.records]
-    found = [(p.x - a.x, p.y - a.y) for p, a in pairs if p.visible and a.visible]
-    return np.array(found).reshape(-1, 2)
+        raise UserError(f"{source.name} has no part {unknown[0]!r}; its parts: {known}")
+    indices = (source.part_names.index(part), source.part_names.index(anchor))
+    pairs = [[record.parts[index] for index in indices] for record in source.records]
+    vectors = [(p.x - a.x, p.y - a.y) for p, a in pairs if p.visible and a.visible]
+    return np.array(vectors).reshape(-1, 2)

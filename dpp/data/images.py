@@ -27,8 +27,7 @@ SIDEWAYS = (5, 6, 7, 8)  # its values that exchange width and height
 def open_image(path: Path, upright: bool = False) -> Image.Image:
     """Decodes a file completely.
 
-    Grayscale, palette, CMYK and 16-bit images become 8-bit RGB; what is transparent is put on
-    white.
+    Grayscale, palette, CMYK and 16-bit images become 8-bit RGB; transparency is put on white.
 
     Args:
         path: the file.
@@ -44,7 +43,7 @@ def open_image(path: Path, upright: bool = False) -> Image.Image:
             return to_rgb(ImageOps.exif_transpose(image) if upright else image)
     except DAMAGE as error:
         raise UserError(
-            f"image {path} cannot be decoded ({error}): copy or extract it again, or take it out"
+            f"image {path} cannot be decoded ({error}): copy or extract it again, or remove it"
         ) from error
 
 
@@ -81,7 +80,7 @@ def region_of(record: ImageRecord, width: int, height: int, crop_to_box: bool) -
     if region is None:
         raise UserError(
             f"image {record.path} is {width} by {height} and its box {tuple(record.box)} is "
-            f"outside: correct the box or take the image out"
+            f"outside: correct the box or remove the image"
         )
     return region
 

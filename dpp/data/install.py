@@ -1,7 +1,5 @@
-"""`python -m dpp data`: gets a data set into the data root, whole and checked, or not at all."""
+"""`python -m dpp data`: installs a data set in the data root, complete and verified."""
 
-import secrets
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,11 +10,12 @@ from dpp.data.disk_space import NoSpaceError, check_space
 from dpp.data.download import check_md5, fetch
 from dpp.data.image_records import Source
 from dpp.system.errors import UserError
+from dpp.system.files import folder_built_beside
 from dpp.system.paths import data_root
 
 
 def prepare(name: str, given: Sequence[Path] = (), root: Path | None = None) -> str:
-    """Gets a data set and says what is there and what can be done next.
+    """Installs a data set and says where it is and what can be done next.
 
     Args:
         name: one of `catalogue.NAMES`.
@@ -24,7 +23,7 @@ def prepare(name: str, given: Sequence[Path] = (), root: Path | None = None) -> 
         root: instead of the data root.
 
     Returns:
-        The message for the person who asked.
+        A message for the user.
     """
     folder = Path(root).expanduser().absolute() if root else data_root()
     if name in catalogue.DRAWN:
@@ -47,16 +46,16 @@ def prepare(name: str, given: Sequence[Path] = (), root: Path | None = None) -> 
 
 
 def install(data_set: Published, root: Path, given: Sequence[Path] = ()) -> Source:
-    """Downloads what is not given, unpacks beside the final place, verifies, and moves it there.
+    """Downloads the archives that are not given, unpacks and verifies them, and renames the folder.
 
-    What is already there is verified and left as it is. Archives that were given are left alone;
-    those that were downloaded are deleted when they are no longer needed.
+    A folder that exists is verified and left as it is. Archives that were given are kept; those
+    that were downloaded are deleted when they are no longer needed.
     """
     target = root / data_set.folder
     if target.exists():
         if not (target / data_set.marker).is_file():
             raise UserError(
-                f"{target} is there and holds no {data_set.marker}: move it away and try again"
+                f"{target} exists but has no {data_set.marker}: move it away and try again"
             )
         return verify(data_set, target)
     files = assign(data_set, given)
@@ -70,14 +69,11 @@ def install(data_set: Published, root: Path, given: Sequence[Path] = ()) -> Sour
     for archive in to_download:
         files[archive.name] = fetch(archive, downloads)
 
-    staging = root / f".{data_set.folder}-{secrets.token_hex(4)}"
     try:
-        staging.mkdir(parents=True)
-        for archive in data_set.archives:
-            unpack(files[archive.name], staging)
-        inner = staging / data_set.inner
-        verify(data_set, inner)
-        inner.rename(target)
+        with folder_built_beside(target, data_set.inner) as unfinished:
+            for archive in data_set.archives:
+                unpack(files[archive.name], unfinished)
+            verify(data_set, unfinished / data_set.inner)
     except NoSpaceError:
         raise  # the downloads are good: they are kept for the next try
     except UserError:
@@ -85,8 +81,6 @@ def install(data_set: Published, root: Path, given: Sequence[Path] = ()) -> Sour
         raise
     except OSError as error:
         raise UserError(f"cannot write {target}: {error}; set DPP_DATA") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     discard([files[archive.name] for archive in to_download])
     return data_set.read(target)
 
@@ -109,7 +103,7 @@ def assign(data_set: Published, given: Sequence[Path]) -> dict[str, Path]:
         name = names[0] if len(names) == 1 else path.name
         if name not in names:
             raise UserError(
-                f"{path.name} is no archive of {data_set.title}: it has {', '.join(names)}"
+                f"{path.name} is not an archive of {data_set.title}, which has {', '.join(names)}"
             )
         if name in files:
             raise UserError(f"{files[name]} and {path} are the same archive of {data_set.title}")
@@ -118,15 +112,15 @@ def assign(data_set: Published, given: Sequence[Path]) -> dict[str, Path]:
 
 
 def verify(data_set: Published, folder: Path) -> Source:
-    """Reads the whole data set and counts."""
+    """Reads the whole data set and checks its number of images."""
     source = data_set.read(folder)
     if source.counts() != data_set.counts:
-        found, wanted = (
+        counted, expected = (
             "{:,} images, {:,} / {:,}".format(*counts)
             for counts in (source.counts(), data_set.counts)
         )
         raise UserError(
-            f"{data_set.title} at {folder} has {found}, not {wanted}: it is not complete; move it "
-            f"away and get it again"
+            f"{data_set.title} at {folder} has {counted}, not {expected}: it is incomplete; move "
+            f"it away and install it again"
         )
     return source

@@ -50,11 +50,11 @@ def draw_augmentation(seed: int, epoch: int, index: int) -> Augmentation:
 def sampling_matrices(
     augmentations: Sequence[Augmentation], aspects: Sequence[float]
 ) -> torch.Tensor:
-    """Where each place of the augmented square comes from in the square that is not.
+    """Maps coordinates of the augmented square to those of the original square.
 
-    The map is meant in the image's own proportions, before it was squeezed to a square: a rotation
-    is one of the photograph, as where affine map, flip and resize follow each other. Resizing first
-    only saves work, and lets the resized image be kept.
+    The affine map applies in the image's own proportions, before it was squeezed to a square: it
+    rotates the photograph, as if affine map, flip and resize followed each other. Resizing first
+    only saves work, and allows the resized image to be cached.
 
     Args:
         augmentations: N of them.
@@ -77,10 +77,10 @@ def sampling_matrices(
 
 
 def augment(pixels: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-    """Resamples images through the matrices of `sampling_matrices`; black where nothing comes from.
+    """Resamples images through the matrices of `sampling_matrices`; black outside the image.
 
-    Bicubic, since bilinear sampling blurs: batch norm would then learn the statistics of blurred
-    images, and small images as they are would look foreign to the network.
+    Bicubic, since bilinear sampling blurs: batch norm would learn the statistics of blurred images,
+    which those of small un-augmented images are not.
 
     Args:
         pixels: (N, 3, size, size) uint8.

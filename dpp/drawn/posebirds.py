@@ -11,51 +11,14 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
-
-from dpp.drawn import scenery, studio
+from dpp.drawn import scenery
 from dpp.drawn.bird_anatomy import ADJECTIVES, NOUNS, PARTS, Plumage, Pose, draw_bird, near_foot
 from dpp.drawn.drawing import Canvas, Frame, finish, swing
 from dpp.drawn.species import Word, kinds, names
-from dpp.drawn.studio import Drawing, Note, Settings
+from dpp.drawn.studio import Drawing, DrawnSet, Note
 
 OCCLUSION = 0.35  # how often something lies in front of the bird
 CLOSE_UP = 0.15  # how often the framing is careless, so that the image may cut the bird
-
-
-def make(
-    root: Path,
-    *,
-    classes: int = 10,
-    train_per_class: int = 30,
-    test_per_class: int = 30,
-    image_size: int = 64,
-    pose: float = 1.0,
-    seed: int = 0,
-    base: bool = False,
-    workers: int | None = None,
-) -> Path:
-    """Draws the data set under `root`, unless it is there already.
-
-    Args:
-        pose: strength of the pose variation: 0 for one and the same pose, at most 2.
-        seed: of the individuals. The classes are the same for every seed.
-        base: draw base classes, none of which is a target class.
-        workers: processes; None for as many as there are cores. The bytes do not depend on it.
-
-    Returns:
-        The folder, for `read_cub`.
-    """
-    counts = (classes, train_per_class, test_per_class, image_size)
-    settings = Settings(*counts, float(pose), seed, base)
-    folders = class_names(classes, base=base)
-    stems = [f"images/{folder}/{folder.partition('.')[2]}" for folder in folders]
-    tasks = studio.list_tasks(settings, stems, kinds(classes, base=base))
-
-    def write_lists(folder: Path, notes: list[Note]) -> None:
-        write_cub_lists(folder, folders, notes)
-
-    return studio.build(root, "posebirds", settings, tasks, draw_image, write_lists, workers)
 
 
 def class_names(count: int, *, base: bool = False) -> list[str]:
@@ -65,34 +28,41 @@ def class_names(count: int, *, base: bool = False) -> list[str]:
     return [f"{number:03d}.{named[kind]}" for number, kind in enumerate(chosen, start=1)]
 
 
+def file_stem(folder: str) -> str:
+    """How the paths of a class's images begin."""
+    return f"images/{folder}/{folder.partition('.')[2]}"
+
+
 def draw_image(kind: Word, rng: random.Random, image_size: int, pose: float) -> Drawing:
     """One individual of a class, in its pose, on its perch, in its light.
 
     The four have their own generators, so that another `pose` changes nothing but the pose.
     """
-    place, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
-    canvas = Canvas(image_size, scenery.backdrop(image_size, place))
-    scenery.clutter(canvas, place)
+    scene, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
+    canvas = Canvas(image_size, scenery.backdrop(image_size, scene))
+    scenery.clutter(canvas, scene)
 
     stance = Pose.draw(angles, pose)
     facing = -1 if stance.left else 1
-    scale = 0.43 * place.uniform(0.84, 1.16)
-    reach = 0.26 if place.random() < CLOSE_UP else 0.11
-    centre = (0.5 + 0.04 * facing + reach * swing(place), 0.5 + 0.6 * reach * swing(place))
+    scale = 0.43 * scene.uniform(0.84, 1.16)
+    reach = 0.26 if scene.random() < CLOSE_UP else 0.11
+    centre = (0.5 + 0.04 * facing + reach * swing(scene), 0.5 + 0.6 * reach * swing(scene))
     camera = Frame.camera(*centre, scale, facing)
-    scenery.perch(canvas, place, near_foot(camera, stance))
+    scenery.perch(canvas, scene, near_foot(camera, stance))
 
     canvas.measure()
     draw_bird(canvas, camera, Plumage.draw(kind, look), stance)
     box = canvas.take_box()
-    scenery.occlude(canvas, place, centre, 0.26, OCCLUSION)
+    scenery.occlude(canvas, scene, centre, 0.26, OCCLUSION)
     return Drawing(finish(canvas, light), box, canvas.visible_parts())
 
 
-def write_cub_lists(folder: Path, classes: Sequence[str], notes: Sequence[Note]) -> None:
-    """Writes CUB-200-2011's text files for images that are already in the folder."""
+def write_cub_lists(
+    folder: Path, classes: Sequence[str], notes: Sequence[Note], image_size: int
+) -> None:
+    """Writes CUB-200-2011's text files, which hold no image size, for images in the folder."""
     numbers = {name: number for number, name in enumerate(classes, start=1)}
-    images, labels, split, boxes, places = [], [], [], [], []
+    images, labels, split, boxes, parts = [], [], [], [], []
     for number, note in enumerate(notes, start=1):
         path = note.task.file.removeprefix("images/")
         left, top, right, bottom = note.box
@@ -102,7 +72,7 @@ def write_cub_lists(folder: Path, classes: Sequence[str], notes: Sequence[Note])
         boxes.append(f"{number} {left:.2f} {top:.2f} {right - left:.2f} {bottom - top:.2f}")
         for part_number, part in enumerate(PARTS, start=1):
             x, y = note.parts.get(part, (0, 0))
-            places.append(f"{number} {part_number} {x:.2f} {y:.2f} {int(part in note.parts)}")
+            parts.append(f"{number} {part_number} {x:.2f} {y:.2f} {int(part in note.parts)}")
     lists = {
         "classes.txt": [f"{number} {name}" for name, number in numbers.items()],
         "images.txt": images,
@@ -110,30 +80,12 @@ def write_cub_lists(folder: Path, classes: Sequence[str], notes: Sequence[Note])
         "train_test_split.txt": split,
         "bounding_boxes.txt": boxes,
         "parts/parts.txt": [f"{number} {part}" for number, part in enumerate(PARTS, start=1)],
-        "parts/part_locs.txt": places,
+        "parts/part_locs.txt": parts,
     }
     (folder / "parts").mkdir()
     for name, lines in lists.items():
         (folder / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def contact_sheet(
-    *,
-    classes: int = 6,
-    columns: int = 8,
-    image_size: int = 96,
-    pose: float | Sequence[float] = 1.0,
-    seed: int = 0,
-    base: bool = False,
-    mark_parts: bool = False,
-) -> Image.Image:
-    """A row of test images for each class.
-
-    Args:
-        pose: one strength for all; or several, and each row shows one individual along them.
-        mark_parts: outline the box and dot the visible parts.
-    """
-    chosen = kinds(classes, base=base)
-    return studio.contact_sheet(
-        "posebirds", draw_image, chosen, columns, image_size, pose, seed, mark_parts
-    )
+BIRDS = DrawnSet("posebirds", class_names, file_stem, draw_image, write_cub_lists)
+make, contact_sheet = BIRDS.make, BIRDS.contact_sheet

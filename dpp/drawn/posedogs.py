@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from dpp.drawn import scenery, studio
+from dpp.drawn import scenery
 from dpp.drawn.dog_anatomy import ADJECTIVES, NOUNS, Coat, Pose, draw_dog
 from dpp.drawn.drawing import Canvas, Frame, finish, swing
 from dpp.drawn.species import Word, kinds, names
-from dpp.drawn.studio import Drawing, Note, Settings
+from dpp.drawn.studio import Drawing, DrawnSet, Note
 
 OCCLUSION = 0.25  # how often something lies in front of the dog
 CLOSE_UP = 0.15  # how often the framing is careless, so that the image may cut the dog
@@ -52,41 +51,6 @@ ANNOTATION = """<annotation>
 """
 
 
-def make(
-    root: Path,
-    *,
-    classes: int = 10,
-    train_per_class: int = 30,
-    test_per_class: int = 30,
-    image_size: int = 64,
-    pose: float = 1.0,
-    seed: int = 0,
-    base: bool = False,
-    workers: int | None = None,
-) -> Path:
-    """Draws the data set under `root`, unless it is there already.
-
-    Args:
-        pose: strength of the pose variation: 0 for one and the same pose, at most 2.
-        seed: of the individuals. The classes are the same for every seed.
-        base: draw base classes, none of which is a target class.
-        workers: processes; None for as many as there are cores. The bytes do not depend on it.
-
-    Returns:
-        The folder, for `read_dogs`.
-    """
-    counts = (classes, train_per_class, test_per_class, image_size)
-    settings = Settings(*counts, float(pose), seed, base)
-    folders = class_names(classes, base=base)
-    stems = [f"Images/{folder}/{folder.partition('-')[0]}" for folder in folders]
-    tasks = studio.list_tasks(settings, stems, kinds(classes, base=base))
-
-    def write_lists(folder: Path, notes: list[Note]) -> None:
-        write_dogs_lists(folder, folders, notes, image_size)
-
-    return studio.build(root, "posedogs", settings, tasks, draw_image, write_lists, workers)
-
-
 def class_names(count: int, *, base: bool = False) -> list[str]:
     """The classes' folders: a number like WordNet's, which WordNet does not use, and the breed."""
     named = names(ADJECTIVES, 1, NOUNS)
@@ -95,26 +59,31 @@ def class_names(count: int, *, base: bool = False) -> list[str]:
     return [f"n{number:08d}-{named[kind]}" for number, kind in enumerate(chosen, start=first)]
 
 
+def file_stem(folder: str) -> str:
+    """How the paths of a class's images begin."""
+    return f"Images/{folder}/{folder.partition('-')[0]}"
+
+
 def draw_image(kind: Word, rng: random.Random, image_size: int, pose: float) -> Drawing:
     """One individual of a class, in its pose, on its ground, in its light.
 
     The four have their own generators, so that another `pose` changes nothing but the pose.
     """
-    place, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
-    canvas = Canvas(image_size, scenery.backdrop(image_size, place))
+    scene, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
+    canvas = Canvas(image_size, scenery.backdrop(image_size, scene))
     coat, stance = Coat.draw(kind, look), Pose.draw(angles, pose)
     facing = -1 if stance.left else 1
-    scale = 0.46 * place.uniform(0.84, 1.14)
-    reach = 0.26 if place.random() < CLOSE_UP else 0.1
-    centre = (0.5 - 0.08 * facing + reach * swing(place), 0.54 + 0.6 * reach * swing(place))
+    scale = 0.46 * scene.uniform(0.84, 1.14)
+    reach = 0.26 if scene.random() < CLOSE_UP else 0.1
+    centre = (0.5 - 0.08 * facing + reach * swing(scene), 0.54 + 0.6 * reach * swing(scene))
     camera = Frame.camera(*centre, scale, facing)
-    scenery.clutter(canvas, place)
-    scenery.ground(canvas, place, camera.place((0, -0.08 - 0.52 * coat.leg_length))[1])
+    scenery.clutter(canvas, scene)
+    scenery.ground(canvas, scene, camera.place((0, -0.08 - 0.52 * coat.leg_length))[1])
 
     canvas.measure()
     draw_dog(canvas, camera, coat, stance)
     box = canvas.take_box()
-    scenery.occlude(canvas, place, centre, 0.26, OCCLUSION)
+    scenery.occlude(canvas, scene, centre, 0.26, OCCLUSION)
     return Drawing(finish(canvas, light), box, canvas.visible_parts())
 
 
@@ -169,23 +138,5 @@ def list_bytes(files: Sequence[str], labels: Sequence[int]) -> bytes:
     return MAT_HEADER.ljust(116) + buffer.getvalue()[116:]
 
 
-def contact_sheet(
-    *,
-    classes: int = 6,
-    columns: int = 8,
-    image_size: int = 96,
-    pose: float | Sequence[float] = 1.0,
-    seed: int = 0,
-    base: bool = False,
-    mark_parts: bool = False,
-) -> Image.Image:
-    """A row of test images for each class.
-
-    Args:
-        pose: one strength for all; or several, and each row shows one individual along them.
-        mark_parts: outline the box and dot the visible parts.
-    """
-    chosen = kinds(classes, base=base)
-    return studio.contact_sheet(
-        "posedogs", draw_image, chosen, columns, image_size, pose, seed, mark_parts
-    )
+DOGS = DrawnSet("posedogs", class_names, file_stem, draw_image, write_dogs_lists)
+make, contact_sheet = DOGS.make, DOGS.contact_sheet

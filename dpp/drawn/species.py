@@ -23,11 +23,11 @@ Word = tuple[int, ...]
 
 def words() -> list[Word]:
     """All words of the code."""
-    found = []
+    code = []
     for free in itertools.product(range(VALUES), repeat=ATTRIBUTES - len(CHECKS)):
         checks = (sum(a * b for a, b in zip(row, free, strict=True)) % VALUES for row in CHECKS)
-        found.append(free + tuple(checks))
-    return found
+        code.append(free + tuple(checks))
+    return code
 
 
 def distance(first: Word, second: Word) -> int:
@@ -48,7 +48,7 @@ def genera() -> tuple[tuple[Word, ...], ...]:
     steps = [word for word in order if distance(word, (0,) * ATTRIBUTES) == 3]
     rng.shuffle(order)
     free = set(order)
-    found = []
+    pairs = []
     for word in order:
         if word not in free:
             continue
@@ -58,8 +58,8 @@ def genera() -> tuple[tuple[Word, ...], ...]:
         if relatives:
             genus += (rng.choice(relatives),)
             free.remove(genus[1])
-        found.append(genus)
-    return tuple(found)
+        pairs.append(genus)
+    return tuple(pairs)
 
 
 def kinds(count: int, *, base: bool) -> list[Word]:
@@ -85,13 +85,13 @@ def names(adjectives: tuple[tuple[str, ...], ...], noun: int, nouns: Word) -> di
     given = {}
     taken = set()
     for kind in itertools.chain.from_iterable(genera()):
-        told = [words[value] for words, value in zip(adjectives, kind, strict=True) if words]
-        told = [word for word in told if word]
-        # Kinds start at different adjectives, so that the names do not all speak of one part.
-        start = sum(kind) % len(told)
-        told = told[start:] + told[:start]
-        for length in range(1, len(told) + 1):
-            name = "_".join([*told[:length], nouns[kind[noun]]])
+        own = [words[value] for words, value in zip(adjectives, kind, strict=True) if words]
+        own = [word for word in own if word]
+        # Kinds start at different adjectives, so that the names do not all describe one part.
+        start = sum(kind) % len(own)
+        own = own[start:] + own[:start]
+        for length in range(1, len(own) + 1):
+            name = "_".join([*own[:length], nouns[kind[noun]]])
             if name not in taken:
                 break
         taken.add(name)

@@ -1,18 +1,13 @@
-"""Draws a whole data set to disk: settings, seeds, processes, and a folder that is whole or absent.
+"""Draws a data set to disk: settings, seeds, processes, and a folder that is complete or absent.
 
-A folder is drawn under another name beside its place and renamed when it is finished, so that
-nobody ever sees half of one, however many processes start at once. Its stamp, `drawn.json`, says
-what it was drawn from; a folder whose stamp matches is not drawn again.
+A folder's stamp, `drawn.json`, says what it was drawn from; a folder whose stamp matches is not
+drawn again. However many processes start at once, nobody sees half a folder.
 """
 
 import dataclasses
-import hashlib
 import json
 import multiprocessing
-import os
 import random
-import secrets
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +20,7 @@ from PIL import Image, ImageDraw
 from dpp.drawn.drawing import Point, png_bytes
 from dpp.drawn.species import Word, kinds
 from dpp.system.errors import UserError
+from dpp.system.files import folder_built_beside, sha256_of_bytes
 from dpp.system.worker_pool import count_cores
 
 VERSION = 1  # of the drawings: raise it when the same seed gives other pictures
@@ -117,64 +113,121 @@ def list_tasks(settings: Settings, stems: Sequence[str], kinds: Sequence[Word]) 
     ]
 
 
-def build(
-    root: Path,
-    name: str,
-    settings: Settings,
-    tasks: Sequence[Task],
-    draw: Draw,
-    write_lists: Callable[[Path, list[Note]], None],
-    workers: int | None = None,
-) -> Path:
-    """Draws the tasks into a folder under `root`, unless it is there already.
+@dataclasses.dataclass(frozen=True)
+class DrawnSet:
+    """A drawn data set: what PoseBirds and PoseDogs differ in.
 
     Args:
-        write_lists: gets the unfinished folder and the notes in the tasks' order.
-        workers: processes; None for as many as there are cores. The bytes do not depend on it.
-
-    Returns:
-        The folder.
+        name: begins its folder's name and seeds its images.
+        class_names: the classes' folders, given their count and `base`.
+        file_stem: how the paths of a class's images begin, given its folder.
+        draw: draws one image.
+        write_lists: writes the layout's lists, given the unfinished folder, the classes' folders,
+            the notes in the order of the images, and the image size.
     """
-    if workers is not None and workers < 1:
-        raise UserError(f"workers={workers}: choose 1 or more, or None for all cores")
-    folder = Path(root) / settings.folder_name(name)
-    stamp = {"name": name, "version": VERSION, **dataclasses.asdict(settings)}
-    if folder.exists():
-        return _check_stamp(folder, stamp)
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        for directory in sorted({(unfinished / task.file).parent for task in tasks}):
-            directory.mkdir(parents=True)
-        notes = _draw_all(unfinished, name, settings, tasks, draw, workers)
-        write_lists(unfinished, notes)
-        digests = "".join(note.digest for note in notes)
-        pictures = hashlib.sha256(digests.encode()).hexdigest()
-        text = json.dumps({**stamp, "pictures_sha256": pictures}, indent=1)
-        (unfinished / STAMP).write_text(text + "\n", encoding="utf-8")
+
+    name: str
+    class_names: Callable[..., list[str]]
+    file_stem: Callable[[str], str]
+    draw: Draw
+    write_lists: Callable[[Path, list[str], list[Note], int], None]
+
+    def make(
+        self,
+        root: Path,
+        *,
+        classes: int = 10,
+        train_per_class: int = 30,
+        test_per_class: int = 30,
+        image_size: int = 64,
+        pose: float = 1.0,
+        seed: int = 0,
+        base: bool = False,
+        workers: int | None = None,
+    ) -> Path:
+        """Draws the data set under `root`, unless it is there already.
+
+        Args:
+            pose: strength of the pose variation: 0 for one and the same pose, at most 2.
+            seed: of the individuals. The classes are the same for every seed.
+            base: draw base classes, none of which is a target class.
+            workers: processes; None for as many as there are cores. The bytes do not depend on it.
+
+        Returns:
+            The folder, for the layout's reader: `read_cub` or `read_dogs`.
+        """
+        counts = (classes, train_per_class, test_per_class, image_size)
+        return self._build(root, Settings(*counts, float(pose), seed, base), workers)
+
+    def _build(self, root: Path, settings: Settings, workers: int | None) -> Path:
+        if workers is not None and workers < 1:
+            raise UserError(f"workers={workers}: choose 1 or more, or None for all cores")
+        folder = Path(root) / settings.folder_name(self.name)
+        stamp = {"name": self.name, "version": VERSION, **dataclasses.asdict(settings)}
+        if folder.exists():
+            return _check_stamp(folder, stamp)
+        classes = self.class_names(settings.classes, base=settings.base)
+        stems = [self.file_stem(name) for name in classes]
+        tasks = list_tasks(settings, stems, kinds(settings.classes, base=settings.base))
         try:
-            unfinished.rename(folder)
-        except OSError:
-            if not folder.exists():
-                raise
-        return _check_stamp(folder, stamp)  # ours, or that of a process that was quicker
-    except OSError as error:
-        raise UserError(
-            f"cannot write {folder}: {error}. Set DPP_DATA to a folder that you may write to"
-        ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+            with folder_built_beside(folder) as unfinished:
+                for directory in sorted({(unfinished / task.file).parent for task in tasks}):
+                    directory.mkdir(parents=True)
+                notes = _draw_all(unfinished, self.name, settings, tasks, self.draw, workers)
+                self.write_lists(unfinished, classes, notes, settings.image_size)
+                digests = "".join(note.digest for note in notes)
+                pictures = sha256_of_bytes(digests.encode())
+                text = json.dumps({**stamp, "pictures_sha256": pictures}, indent=1)
+                (unfinished / STAMP).write_text(text + "\n", encoding="utf-8")
+            return _check_stamp(folder, stamp)  # ours, or that of a process that was quicker
+        except OSError as error:
+            raise UserError(
+                f"cannot write {folder}: {error}. Set DPP_DATA to a folder that you may write to"
+            ) from error
+
+    def contact_sheet(
+        self,
+        *,
+        classes: int = 6,
+        columns: int = 8,
+        image_size: int = 96,
+        pose: float | Sequence[float] = 1.0,
+        seed: int = 0,
+        base: bool = False,
+        mark_parts: bool = False,
+    ) -> Image.Image:
+        """A row of test images for each class.
+
+        Args:
+            pose: one strength for all; or several, and each row shows one individual along them.
+            mark_parts: outline the box and dot the visible parts.
+        """
+        chosen = kinds(classes, base=base)
+        poses = [pose] * columns if isinstance(pose, int | float) else list(pose)
+        step = image_size + 2
+        sheet = Image.new("RGB", (step * len(poses) - 2, step * len(chosen) - 2), "white")
+        for row, kind in enumerate(chosen):
+            for column, strength in enumerate(poses):
+                index = column if isinstance(pose, int | float) else 0
+                rng = generator(self.name, seed, "test", kind, index)
+                drawing = self.draw(kind, rng, image_size, strength)
+                picture = Image.fromarray(drawing.pixels)
+                if mark_parts:
+                    _mark(picture, drawing)
+                sheet.paste(picture, (step * column, step * row))
+        return sheet
 
 
 def _check_stamp(folder: Path, wanted: dict) -> Path:
     try:
-        found = json.loads((folder / STAMP).read_text(encoding="utf-8"))
+        stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = {}
-    differing = [key for key, value in wanted.items() if found.get(key) != value]
+        stamp = {}
+    differing = [key for key, value in wanted.items() if stamp.get(key) != value]
     if differing:
         raise UserError(
-            f"{folder} is there but was not drawn as asked ({STAMP}: {', '.join(differing)}): "
-            "remove or rename that folder and try again"
+            f"{folder} exists but was not drawn as asked ({STAMP} differs in "
+            f"{', '.join(differing)}): remove or rename that folder and try again"
         )
     return folder
 
@@ -206,34 +259,8 @@ def _draw_some(shared, tasks: Sequence[Task]) -> list[Note]:
         drawing = draw(task.kind, rng, size, pose)
         content = png_bytes(drawing.pixels)
         (folder / task.file).write_bytes(content)
-        digest = hashlib.sha256(content).hexdigest()
-        notes.append(Note(task, drawing.box, drawing.parts, digest))
+        notes.append(Note(task, drawing.box, drawing.parts, sha256_of_bytes(content)))
     return notes
-
-
-def contact_sheet(
-    name: str,
-    draw: Draw,
-    kinds: Sequence[Word],
-    columns: int,
-    image_size: int,
-    pose: float | Sequence[float],
-    seed: int,
-    mark_parts: bool,
-) -> Image.Image:
-    """A row of test images for each kind; with several poses, one individual along them."""
-    poses = [pose] * columns if isinstance(pose, int | float) else list(pose)
-    step = image_size + 2
-    sheet = Image.new("RGB", (step * len(poses) - 2, step * len(kinds) - 2), "white")
-    for row, kind in enumerate(kinds):
-        for column, strength in enumerate(poses):
-            index = column if isinstance(pose, int | float) else 0
-            drawing = draw(kind, generator(name, seed, "test", kind, index), image_size, strength)
-            picture = Image.fromarray(drawing.pixels)
-            if mark_parts:
-                _mark(picture, drawing)
-            sheet.paste(picture, (step * column, step * row))
-    return sheet
 
 
 def _mark(picture: Image.Image, drawing: Drawing) -> None:

@@ -24,9 +24,10 @@ from dpp.data.batches import Batch, ImageDataset, to_device
 from dpp.networks.backbones import Backbone
 from dpp.networks.model import find_cells
 from dpp.system.errors import UserError
+from dpp.system.files import sha256
 from dpp.training import projection
 from dpp.training.experiments import Experiment
-from dpp.training.projection import Origin, file_digest
+from dpp.training.projection import Origin
 from dpp.training.trainer import Method, Phase, Schedule, Trainer
 
 CHANNELS = 256  # of the patches that prototypes are compared with; as the backbone, if it has fewer
@@ -331,7 +332,7 @@ def project(model: ProtoTree, batches: Iterable[Batch], dataset: ImageDataset) -
         image, place = source[node].tolist()
         record, centre = dataset.records[image], divmod(place, cells[1])
         similarity, parts = float((-nearest[node]).exp()), (tuple(map(float, centre)),)
-        named = (node, labels[node], record.id, file_digest(record))
+        named = (node, labels[node], record.id, sha256(record.path))
         origins.append(Origin(*named, similarity, cells, centre, parts))
     return origins
 

@@ -50,7 +50,7 @@ class Run:
         verify_manifest(manifest, self.folder)
         for name in ("experiment.json", "weights.safetensors"):
             known = manifest.get(f"{Path(name).stem}_sha256")
-            if files.digest(self.folder / name) != known:
+            if files.sha256(self.folder / name) != known:
                 raise UserError(f"{self.folder / name} is not the one that the run wrote")
         try:
             columns = set(self.metrics)
@@ -101,7 +101,7 @@ def open_run(folder: Path) -> Run:
         raise UserError(f"there is no finished run in {folder}: it has no manifest.json")
     described = folder / "experiment.json"
     known = files.read_json(folder / "manifest.json").get("experiment_sha256")
-    if known != files.digest(described):
+    if known != files.sha256(described):
         raise UserError(f"{described} is not the one that the run was made from: it was changed")
     return Run(Experiment(**files.read_json(described)), folder)
 

@@ -10,11 +10,8 @@ A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
     manifest.json         written last: results, seconds, commit, versions, device, digests
 """
 
-import fcntl
 import platform
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -89,7 +86,7 @@ def run(
         pretrained = run(base_experiment(experiment), **given)
     folder = root / experiment.name
     trainer, source = make_trainer(experiment, pretrained, device, workers)
-    with locked(folder):
+    with files.locked(folder, wait=False):
         if found := find(experiment, root):  # by a process that held the lock
             return found
         files.write_json(folder / "experiment.json", asdict(experiment))
@@ -163,7 +160,7 @@ def finish(
             "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
             "pretrained": pretrained.experiment.name if pretrained else experiment.weights,
             "weights_sha256": digest,
-            "experiment_sha256": files.digest(folder / "experiment.json"),
+            "experiment_sha256": files.sha256(folder / "experiment.json"),
             **surroundings(trainer.device),
         },
     )
@@ -195,19 +192,3 @@ def commit() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return found.stdout.strip() or "unknown"
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes off a run's folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("a")
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written to: {error.strerror}") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"another process is training {folder}: wait for it") from error
-        yield

@@ -129,7 +129,7 @@ def differences(profile: str) -> pd.DataFrame:
 
 def _replace(path: Path, rows: pd.DataFrame) -> None:
     """Rows of some runs in a table: the table stays in the order of the runs' names."""
-    with files.folder_locked(path.parent):  # notebooks store records side by side
+    with files.locked(path.parent):  # notebooks store records side by side
         table = read(path)
         table = pd.concat([table[~table.run.isin(rows.run)], rows], ignore_index=True)
         table = table[["run", *table.columns.drop("run")]].sort_values("run", kind="stable")

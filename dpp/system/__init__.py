@@ -1,1 +1,1 @@
-"""What everything stands on: errors, paths, atomic files, worker processes, compilers."""
+"""Errors, paths, atomic files, hashes, locks, worker processes, profiles and compilers."""

@@ -1,4 +1,4 @@
-"""The one exception for mistakes that the person at the keyboard can put right."""
+"""The one exception for mistakes that the user can fix."""
 
 
 class UserError(Exception):

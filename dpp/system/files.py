@@ -1,9 +1,8 @@
-"""Writes files that are whole or not there, and reads them back without pickle.
+"""Atomic files and folders, hashes, and locks on folders.
 
-A file is written under a hidden name beside its place, brought to the disk, then renamed: a killed
-process or a full disk leaves what was there before. Weights are safetensors, records are JSON, and
-the state from which a run goes on is read with `weights_only=True`, by which no code that a file
-carries can run. Equal content gives equal bytes.
+A file is written under a hidden name beside its path, flushed to the disk, then renamed: a killed
+process or a full disk leaves the previous file intact. A folder is built in the same way. Nothing
+here reads or writes pickle.
 """
 
 import errno
@@ -11,27 +10,33 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from dpp.system.errors import UserError
 
-NEWBORN = 60.0  # seconds for which an empty file may still get a writer
+NEWBORN = 60.0  # seconds for which an empty file or folder may still get a writer
+UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.unfinished")  # a folder being built
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 NO_ROOM = {
     errno.ENOSPC: "there is no room on the disk",
     errno.EDQUOT: "there is no room left in your quota",
-    errno.EFBIG: "it is larger than this process or disk allows a file to be",
+    errno.EFBIG: "it is larger than this process or disk allows",
 }
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file, and the folders above it, such that it is there whole or not at all.
+    """Writes a file atomically, and makes the folders above it.
 
     Raises:
-        UserError: it could not be written; what was there before is as it was.
+        UserError: it could not be written; the previous file, if any, is intact.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -49,13 +54,13 @@ def write_file(path: Path, content: bytes) -> None:
                 temporary.unlink()
     except OSError as error:
         reason = NO_ROOM.get(error.errno, error.strerror)
-        there = os.path.exists(path)  # False, not an error, in a folder that may not be read
-        before = "what was there before is intact" if there else "nothing was left there"
+        exists = os.path.exists(path)  # False, not an error, in a folder that may not be read
+        outcome = "the previous file is intact" if exists else "no file was left"
         raise UserError(
-            f"{path} ({len(content):,} bytes) could not be written: {reason}; {before}. Put that "
-            "right, or write to another disk, and run the command again"
+            f"{path} ({len(content):,} bytes) could not be written: {reason}; {outcome}. Fix that, "
+            "or write to another disk, and run the command again"
         ) from error
-    with suppress(OSError):  # not every file system can; without it, a crash may undo the renaming
+    with suppress(OSError):  # not every file system can; without it, a crash may undo the rename
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -71,13 +76,27 @@ def read_file(path: Path) -> bytes:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    return hashlib.sha256(read_file(path)).hexdigest()
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    return hash_file(path, "sha256")
+
+
+def sha256_of_bytes(content: bytes) -> str:
+    """The SHA-256 of what a file holds or will hold, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def hash_file(path: Path, algorithm: str) -> str:
+    """The hash of a file, which is read in blocks, or a `UserError` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, algorithm).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def write_json(path: Path, value) -> None:
-    """Writes numbers, strings, lists and dictionaries, in the order that they have."""
+    """Writes numbers, strings, lists and dictionaries as JSON; the order of keys is kept."""
     write_file(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
@@ -93,24 +112,88 @@ def read_json(path: Path):
 def remove_abandoned(folder: Path) -> None:
     """Removes the unfinished files of processes that have ended.
 
-    A writer holds a lock on its file, and the kernel gives it back however the writer ends. An
-    empty file may be a new one, whose writer has yet to lock it.
+    A writer holds a lock on its file, which the kernel releases however the writer ends. An empty
+    file may be new, and its writer about to lock it.
     """
+    # `flock` itself: `filelock` locks a file by its path, and creates it if it is not there, but
+    # this lock belongs to a file that is open already and is about to be renamed or removed.
     for path in folder.glob(".*.tmp"):
         with suppress(OSError), path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            there = os.fstat(file.fileno())
-            if there.st_size or time.time() - there.st_mtime > NEWBORN:
+            status = os.fstat(file.fileno())
+            if status.st_size or time.time() - status.st_mtime > NEWBORN:
                 path.unlink()
 
 
 @contextmanager
-def folder_locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes that ask for it waiting; where there are no locks, nobody waits."""
+def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
+    """Builds a folder that is there complete or not at all.
+
+    The block fills a folder with a hidden name beside `path`, which is renamed to `path` at the
+    block's end. If another process was quicker, its folder is kept. If the block raises, nothing is
+    left; the leftovers of killed processes are removed when the next folder is built beside them.
+
+    Args:
+        path: the folder's final path.
+        inner: the folder inside the hidden one that becomes `path`, instead of all of it.
+
+    Yields:
+        The hidden folder, empty.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_unfinished_folders(path.parent)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
+    unfinished.mkdir()
     with ExitStack() as stack:
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(folder, os.O_RDONLY)
+        stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
+        with suppress(OSError):  # a file system without locks
+            handle = os.open(unfinished, os.O_RDONLY)
             stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX)
+        yield unfinished
+        try:
+            (unfinished / inner).rename(path)
+        except OSError:
+            if not path.is_dir():  # otherwise another process was quicker
+                raise
+
+
+def _remove_unfinished_folders(parent: Path) -> None:
+    """Removes the unfinished folders of processes that have ended: their locks are free."""
+    for path in parent.iterdir():
+        if not UNFINISHED.fullmatch(path.name):
+            continue
+        with suppress(OSError), ExitStack() as stack:
+            handle = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if any(path.iterdir()) or time.time() - path.stat().st_mtime > NEWBORN:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path, wait: bool = True) -> Iterator[None]:
+    """Holds a folder's lock, its file `.lock`; where the file system has no locks, nobody waits.
+
+    Args:
+        folder: is made if it is not there.
+        wait: until no other process holds the lock, instead of raising at once.
+
+    Raises:
+        UserError: the folder cannot be written to; or another process holds the lock, and `wait`
+            is False.
+    """
+    lock = FileLock(folder / ".lock", blocking=wait, fallback_to_soft=False)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock)
+        except Timeout as error:
+            raise UserError(
+                f"another process is at work in {folder}: wait until it has ended, then run the "
+                "command again"
+            ) from error
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise UserError(f"{folder} cannot be written to: {error.strerror}") from error
         yield

@@ -18,7 +18,7 @@ def compiler_command() -> list[str]:
 
 
 def run(command: list[str]) -> tuple[int, str]:
-    """Exit code and first lines of what a short command prints; 127 if it cannot be started."""
+    """The exit code and output of a short command; 127 and the reason if it cannot be started."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
@@ -41,12 +41,13 @@ def compiler() -> tuple[str | None, str]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "probe.cpp"
         source.write_text(PROBE)
-        code, said = run([*command, "-fopenmp", str(source), "-o", str(source.with_suffix(""))])
+        code, output = run([*command, "-fopenmp", str(source), "-o", str(source.with_suffix(""))])
     if code:
-        why = said.strip().splitlines()
-        return None, f"the C++ compiler {name!r} does not work" + (f": {why[0]}" if why else "")
-    code, said = run([*command, "--version"])
-    return said.splitlines()[0] if code == 0 and said else name, ""
+        lines = output.strip().splitlines()
+        reason = f": {lines[0]}" if lines else ""
+        return None, f"the C++ compiler {name!r} does not work{reason}"
+    code, output = run([*command, "--version"])
+    return output.splitlines()[0] if code == 0 and output else name, ""
 
 
 def nvcc_home() -> Path | None:
@@ -54,11 +55,11 @@ def nvcc_home() -> Path | None:
     candidates = []
     if os.environ.get("CUDA_HOME"):
         candidates.append(Path(os.environ["CUDA_HOME"]))
-    if found := shutil.which("nvcc"):
-        # It may be a wrapper script: nvcc itself knows where it lives.
-        _, said = run([found, "--dryrun", "-x", "cu", os.devnull])
-        told = re.search(r"_HERE_=(.+)", said)
-        candidates.append(Path(told[1]).parent if told else Path(found).resolve().parent.parent)
+    if nvcc := shutil.which("nvcc"):
+        # It may be a wrapper script: nvcc itself prints where it is installed.
+        _, output = run([nvcc, "--dryrun", "-x", "cu", os.devnull])
+        match = re.search(r"_HERE_=(.+)", output)
+        candidates.append(Path(match[1]).parent if match else Path(nvcc).resolve().parent.parent)
     nvidia = find_spec("nvidia")
     for folder in nvidia.submodule_search_locations if nvidia else []:
         candidates.extend(sorted(Path(folder).glob("cu[0-9]*"), reverse=True))
@@ -67,6 +68,6 @@ def nvcc_home() -> Path | None:
 
 def nvcc_version(home: Path) -> str:
     """For example "13.0"."""
-    _, said = run([str(home / "bin" / "nvcc"), "--version"])
-    found = re.search(r"release (\d+\.\d+)", said)
-    return found[1] if found else "unknown"
+    _, output = run([str(home / "bin" / "nvcc"), "--version"])
+    match = re.search(r"release (\d+\.\d+)", output)
+    return match[1] if match else "unknown"

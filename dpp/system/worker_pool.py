@@ -1,4 +1,4 @@
-"""Processes that work side by side, and stop when this one is told to."""
+"""A pool of worker processes that stops on Ctrl-C and SIGTERM."""
 
 import multiprocessing
 import os
@@ -13,7 +13,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def count_cores() -> int:
-    """Those that this process may use."""
+    """The number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -21,17 +21,18 @@ def count_cores() -> int:
 
 @contextmanager
 def pool(jobs: int, begin: Callable, *given, kept: str) -> Iterator[ProcessPoolExecutor]:
-    """Processes; on Ctrl-C or SIGTERM what is under way in them gets a SIGINT, too.
-
-    That one of them died is a `UserError`.
+    """A pool of processes, which are sent a SIGINT when this one gets a Ctrl-C or a SIGTERM.
 
     Args:
-        jobs: how many.
-        begin: called in each process with `given`. It says what a SIGINT means there: one may come
-            from the terminal and another from here.
-        kept: what is not lost, for the message.
+        jobs: the number of processes.
+        begin: called first in each process, with `given`. It sets what a SIGINT does there: one may
+            come from the terminal and another from here.
+        kept: what is saved when the work is stopped, for the message.
+
+    Raises:
+        UserError: a process died.
     """
-    watched = (signal.SIGINT, signal.SIGTERM)  # the first is ignored where a shell made it so
+    watched = (signal.SIGINT, signal.SIGTERM)  # a shell may have started us ignoring SIGINT
     before = {number: signal.signal(number, signal.default_int_handler) for number in watched}
     executor = ProcessPoolExecutor(jobs, SPAWN, initializer=begin, initargs=given)
     try:
@@ -39,13 +40,11 @@ def pool(jobs: int, begin: Callable, *given, kept: str) -> Iterator[ProcessPoolE
     except KeyboardInterrupt as stop:
         for process in multiprocessing.active_children():
             os.kill(process.pid, signal.SIGINT)
-        raise KeyboardInterrupt(
-            f"stopped; {kept}, and the same command goes on from there"
-        ) from stop
+        raise KeyboardInterrupt(f"stopped; {kept}: run the same command to resume") from stop
     except BrokenExecutor as error:
         raise UserError(
-            "a process died, perhaps for want of memory; what was finished is kept: "
-            "run the command again with fewer jobs"
+            "a worker process died, perhaps because memory ran out; what was finished is kept: run "
+            "the command again with fewer jobs"
         ) from error
     finally:
         executor.shutdown(cancel_futures=True)

@@ -1,6 +1,5 @@
 """Checkpoints: weights as safetensors, resume states as plain tensors; nothing is unpickled."""
 
-import hashlib
 import io
 import json
 import re
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dpp.system.errors import UserError
-from dpp.system.files import read_file, remove_abandoned, write_file
+from dpp.system.files import read_file, remove_abandoned, sha256_of_bytes, write_file
 
 KEPT = 2  # states in a folder: should the newest be damaged, the one before it is there
 
@@ -39,7 +38,7 @@ def write_tensors(
     header += b" " * (-len(header) % 8)
     content = len(header).to_bytes(8, "little") + header + content[end:]
     write_file(path, content)
-    return hashlib.sha256(content).hexdigest()
+    return sha256_of_bytes(content)
 
 
 def read_tensors(path: Path, digest: str | None = None) -> dict[str, Tensor]:
@@ -49,7 +48,7 @@ def read_tensors(path: Path, digest: str | None = None) -> dict[str, Tensor]:
         digest: what `write_tensors` returned; a file with another one is refused.
     """
     content = read_file(path)
-    if digest is not None and (found := hashlib.sha256(content).hexdigest()) != digest:
+    if digest is not None and (found := sha256_of_bytes(content)) != digest:
         raise UserError(f"{path} is damaged or another file: its SHA-256 is {found}, not {digest}")
     try:
         return safetensors.torch.load(content)
@@ -72,7 +71,7 @@ def save_state(folder: Path, step: int, state: dict) -> Path:
     buffer = io.BytesIO()
     torch.save(plain(state, "state"), buffer)
     content = buffer.getvalue()
-    path = folder / f"state-{step:08d}-{hashlib.sha256(content).hexdigest()[:16]}.pt"
+    path = folder / f"state-{step:08d}-{sha256_of_bytes(content)[:16]}.pt"
     write_file(path, content)
     older = [other for other in find_states(folder) if step_of(other) < step]
     for other in find_states(folder):
@@ -89,7 +88,7 @@ def read_state(path: Path) -> dict:
     if not name:
         raise UserError(f"{path} is not named state-<step>-<digest>.pt, as a state is")
     content = read_file(path)
-    if hashlib.sha256(content).hexdigest()[:16] != name[2]:
+    if sha256_of_bytes(content)[:16] != name[2]:
         raise UserError(f"{path} is damaged: its content is not that which its name vouches for")
     try:
         state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")

@@ -15,6 +15,7 @@ from pathlib import Path
 from dpp.data import catalogue
 from dpp.networks import released
 from dpp.system.errors import UserError
+from dpp.system.files import sha256
 from dpp.system.profiles import check_profile
 
 RECIPE = 1  # raised when the same fields no longer mean the same run
@@ -130,8 +131,7 @@ class Experiment:
         if self.weights == "base":
             values["weights"] = base_experiment(self).identity
         elif self.weights not in ("none", "imagenet") and Path(self.weights).is_file():
-            with open(self.weights, "rb") as file:
-                values["weights"] = hashlib.file_digest(file, "sha256").hexdigest()
+            values["weights"] = sha256(Path(self.weights))
         if self.data not in catalogue.NAMES:
             values["data"] = _folder_digest(Path(self.data).expanduser())
         text = json.dumps(values, sort_keys=True)

@@ -1,6 +1,5 @@
 """Stage 2: every prototype becomes what it resembles most in one training image (equation 15)."""
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
@@ -13,6 +12,7 @@ from dpp.data.image_records import ImageRecord
 from dpp.networks.model import DeformableProtoPNet, offsets_at
 from dpp.reference import resting_places
 from dpp.system.errors import UserError
+from dpp.system.files import sha256
 from dpp.training.trainer import Trainer
 
 
@@ -129,7 +129,7 @@ class Best:
         kernel_size = self.prototypes.shape[-1]
         rest = torch.tensor(resting_places(kernel_size, self.geometry["dilation"]))
         parts = self.centre[:, None] + rest + self.moved  # (P, K*K, 2)
-        digests = {index: file_digest(records[index]) for index in set(self.image.tolist())}
+        digests = {index: sha256(records[index].path) for index in set(self.image.tolist())}
         return [
             Origin(
                 prototype=number,
@@ -143,12 +143,6 @@ class Best:
             )
             for number, (label, image) in enumerate(zip(labels, self.image.tolist(), strict=True))
         ]
-
-
-def file_digest(record: ImageRecord) -> str:
-    """The SHA-256 of an image's file."""
-    with record.path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stage(trainer: Trainer, project: Callable[..., list[Origin]] = project) -> dict[str, float]:

@@ -1,0 +1,203 @@
+"""Folders that are complete or absent, and locks on folders."""
+
+import errno
+import fcntl
+import hashlib
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from dpp.system import files
+from dpp.system.errors import UserError
+
+FORK = multiprocessing.get_context("fork")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def build_slowly(path: Path, started, go) -> None:
+    with files.folder_built_beside(path) as unfinished:
+        (unfinished / "half").write_text("half")
+        started.set()
+        go.wait(10)
+
+
+@pytest.fixture
+def builder(tmp_path):
+    """A process that is building the folder `slow`, and the event that lets it finish."""
+    started, go = FORK.Event(), FORK.Event()
+    process = FORK.Process(target=build_slowly, args=(tmp_path / "slow", started, go))
+    process.start()
+    assert started.wait(10)
+    yield process, go
+    if process.is_alive():  # to wake a killed process would wait for its answer
+        go.set()
+    process.join(10)
+
+
+def test_folder_appears_when_the_block_ends(tmp_path):
+    path = tmp_path / "new" / "folder"
+    with files.folder_built_beside(path) as unfinished:
+        (unfinished / "file").write_text("content")
+        assert not path.exists()
+        (name,) = names(path.parent)
+        assert name.startswith(".folder.")
+    assert (path / "file").read_text() == "content"
+    assert names(path.parent) == ["folder"]
+
+
+def test_inner_folder_alone_is_kept(tmp_path):
+    with files.folder_built_beside(tmp_path / "folder", "inner") as unfinished:
+        (unfinished / "inner").mkdir()
+        (unfinished / "inner" / "file").touch()
+        (unfinished / "other").touch()
+    assert names(tmp_path) == ["folder"] and names(tmp_path / "folder") == ["file"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_failed_block_leaves_nothing(tmp_path, error):
+    with pytest.raises(error), files.folder_built_beside(tmp_path / "folder") as unfinished:
+        (unfinished / "file").touch()
+        raise error
+    assert names(tmp_path) == []
+
+
+def test_folder_of_a_quicker_process_is_kept(tmp_path):
+    path = tmp_path / "folder"
+    with files.folder_built_beside(path) as unfinished:
+        (unfinished / "file").write_text("ours")
+        path.mkdir()
+        (path / "file").write_text("theirs")
+    assert (path / "file").read_text() == "theirs"
+    assert names(tmp_path) == ["folder"]
+
+
+def test_file_in_the_way_is_an_error_and_stays(tmp_path):
+    path = tmp_path / "folder"
+    with pytest.raises(OSError), files.folder_built_beside(path):
+        path.write_text("a file")
+    assert names(tmp_path) == ["folder"] and path.is_file()
+
+
+def test_leftovers_of_a_killed_process_are_removed_by_the_next(tmp_path, builder):
+    process, _ = builder
+    process.kill()
+    process.join(10)
+    assert len(names(tmp_path)) == 1
+    with files.folder_built_beside(tmp_path / "other"):
+        pass
+    assert names(tmp_path) == ["other"]
+
+
+def test_folder_that_another_process_is_building_is_spared(tmp_path, builder):
+    process, go = builder
+    with files.folder_built_beside(tmp_path / "other"):
+        pass
+    assert len(names(tmp_path)) == 2
+    go.set()
+    process.join(10)
+    assert names(tmp_path) == ["other", "slow"]
+    assert (tmp_path / "slow" / "half").exists()
+
+
+def test_empty_folder_is_spared_for_a_while_and_foreign_ones_always(tmp_path):
+    empty, foreign = tmp_path / ".folder.0123abcd.unfinished", tmp_path / ".folder.unfinished"
+    empty.mkdir()
+    foreign.mkdir()
+    (foreign / "file").touch()
+    with files.folder_built_beside(tmp_path / "other"):
+        pass
+    assert empty.exists()
+    for path in (empty, foreign):
+        os.utime(path, (time.time() - 2 * files.NEWBORN,) * 2)
+    with files.folder_built_beside(tmp_path / "another"):
+        pass
+    assert foreign.exists() and not empty.exists()
+
+
+# Locks
+
+
+def hold(folder: Path, held, go) -> None:
+    with files.locked(folder):
+        held.set()
+        go.wait(10)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds the lock of `tmp_path`, and the event that lets it end."""
+    held, go = FORK.Event(), FORK.Event()
+    process = FORK.Process(target=hold, args=(tmp_path, held, go))
+    process.start()
+    assert held.wait(10)
+    yield process, go
+    if process.is_alive():
+        go.set()
+    process.join(10)
+
+
+def test_lock_that_another_process_holds_is_refused_or_waited_for(tmp_path, holder):
+    process, go = holder
+    with pytest.raises(UserError, match="another process is at work in"):
+        with files.locked(tmp_path, wait=False):
+            pass
+    go.set()
+    with files.locked(tmp_path):
+        process.join(10)
+        assert process.exitcode == 0
+
+
+def test_lock_of_a_killed_process_is_free(tmp_path, holder):
+    process, _ = holder
+    process.kill()
+    process.join(10)
+    with files.locked(tmp_path, wait=False):
+        pass
+
+
+def test_lock_is_free_after_an_error(tmp_path):
+    with pytest.raises(ValueError), files.locked(tmp_path / "new", wait=False):
+        raise ValueError
+    with files.locked(tmp_path / "new", wait=False):
+        pass
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_nobody_waits_where_there_are_no_locks(tmp_path, monkeypatch, wait):
+    def refuse(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with files.locked(tmp_path, wait=wait), files.locked(tmp_path, wait=wait):
+        pass
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_folder_that_cannot_be_locked_is_named(tmp_path, wait):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file/folder cannot be written to: Not a directory"):
+        with files.locked(tmp_path / "file" / "folder", wait=wait):
+            pass
+
+
+# Hashes
+
+
+def test_hash_of_a_file_is_that_of_its_content(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"content" * 100_000)
+    assert files.sha256(path) == files.sha256_of_bytes(path.read_bytes())
+    assert files.sha256_of_bytes(b"abc").startswith("ba7816bf8f01cfea414140de5dae2223b00361a3")
+    assert files.hash_file(path, "md5") == hashlib.md5(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["absent", "."])
+def test_hash_of_what_cannot_be_read_is_an_error(tmp_path, name):
+    with pytest.raises(UserError, match="cannot be read: "):
+        files.sha256(tmp_path / name)

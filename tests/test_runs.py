@@ -266,7 +266,7 @@ def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
 
 def test_released_variant_trains_and_loads(tmp_path, one_thread):
     run = runs.run(tiny(variant="released"), root=tmp_path, progress=False)
-    assert run.load_model().prototypes.variant == run.experiment.switches
+    assert run.load_model().prototypes.switches == run.experiment.switches
     assert not run.experiment.stacked_branch
     assert make_experiment("paper", variant="released", weights="bbn.pth").stacked_branch
     assert not make_experiment("paper", variant="released").stacked_branch

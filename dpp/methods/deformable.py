@@ -17,21 +17,21 @@ def build(experiment: Experiment, backbone: Backbone, classes: int) -> nn.Module
         per_class=experiment.per_class,
         kernel_size=experiment.kernel_size,
         deformable=experiment.deformable,
-        variant=experiment.switches,
+        switches=experiment.switches,
     )
 
 
 def schedule(experiment: Experiment) -> Schedule:
     """The supplement's: prototypes; backbone too; offsets too; stages 2 and 3 on the way."""
-    released = experiment.switches
-    factor = 8 if "loss_weights" in released else 1
+    switches = experiment.switches
+    factor = 8 if switches.loss_weights else 1
     weights = {
         "separation": factor * experiment.separation,
         "cluster": factor * experiment.cluster,
         "orthogonality": experiment.orthogonality,
     }
-    early = weights | ({"orthogonality": 0.0} if "mixed_orthogonality" in released else {})
-    slower = "offset_schedule" in released
+    early = weights | ({"orthogonality": 0.0} if switches.mixed_orthogonality else {})
+    slower = switches.offset_schedule
     prototypes = {"prototypes": experiment.prototype_rate}
     warm = prototypes | {"backbone": experiment.backbone_rate}
     joint = warm | {"offsets": experiment.offset_rate * (0.2 if slower else 1)}
@@ -63,13 +63,13 @@ def stage_one(margin: float) -> Objective:
         model: DeformableProtoPNet, images: Tensor, labels: Tensor, phase: Phase
     ) -> dict[str, Tensor]:
         prototypes, vectors = model.prototypes, model.prototypes.normalised()
-        classes, variant = prototypes.classes, prototypes.variant
+        classes, switches = prototypes.classes, prototypes.switches
         output = model.inspect(images, vectors)
         margined = losses.subtractive_margin(output.cosines, labels, classes, margin)
         margined = model.activate(margined)
-        seen = margined if "margin_in_separation" in variant else output.scores
-        reduction = "mean" if "mean_cross_entropy" in variant else "sum"
-        if "mixed_orthogonality" in variant:
+        seen = margined if switches.margin_in_separation else output.scores
+        reduction = "mean" if switches.mean_cross_entropy else "sum"
+        if switches.mixed_orthogonality:
             orthogonality = losses.mixed_orthogonality(prototypes.vectors, classes)
         else:
             orthogonality = losses.orthogonality(vectors, classes, prototypes.length)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dpp import ops
 from dpp.networks.backbones import Backbone
 from dpp.networks.prototypes import OffsetBranch, Prototypes
+from dpp.networks.released import PAPER, ReleasedSwitches
 from dpp.reference import resting_places
 
 OWN_CONNECTION = 1.0
@@ -39,7 +40,7 @@ class DeformableProtoPNet(nn.Module):
         per_class: prototypes of a class.
         kernel_size: K; the paper has 3 with 6 prototypes a class, and 2 with 10.
         deformable: if not, the same network with its offsets held at zero.
-        variant: switches of the released code, see `dpp.networks.released`.
+        switches: of the released code.
     """
 
     def __init__(
@@ -50,13 +51,13 @@ class DeformableProtoPNet(nn.Module):
         per_class: int = 6,
         kernel_size: int = 3,
         deformable: bool = True,
-        variant: frozenset[str] = frozenset(),
+        switches: ReleasedSwitches = PAPER,
     ):
         super().__init__()
         self.backbone = backbone
-        self.prototypes = Prototypes(backbone.channels, classes, per_class, kernel_size, variant)
+        self.prototypes = Prototypes(backbone.channels, classes, per_class, kernel_size, switches)
         channels = backbone.channels + self.prototypes.extra
-        self.offsets = OffsetBranch(channels, kernel_size, variant) if deformable else None
+        self.offsets = OffsetBranch(channels, kernel_size, switches) if deformable else None
         self.last_layer = make_last_layer(classes, self.prototypes.classes)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class DeformableProtoPNet(nn.Module):
 
     def activate(self, cosines: Tensor) -> Tensor:
         """From cosines to scores: the same, but for the released code's ReLU."""
-        return cosines.relu() if "clipped_cosine" in self.prototypes.variant else cosines
+        return cosines.relu() if self.prototypes.switches.clipped_cosine else cosines
 
     @torch.no_grad()
     def find_parts(self, output: Output, image: int, prototypes: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,7 +106,7 @@ class DeformableProtoPNet(nn.Module):
             samples = ops.sample_parts(z, offsets, output.places[row, few], **shape)[0]
             shares.append((samples * layer.normalised(few)).sum(dim=1).flatten(1))
         shares = layer.damp(torch.cat(shares))
-        if "clipped_cosine" in layer.variant:
+        if layer.switches.clipped_cosine:
             shares = shares * (output.cosines[image, prototypes, None] > 0)
         rest = shares.new_tensor(resting_places(layer.kernel_size, layer.geometry["dilation"]))
         places = centre_cells(output, image, prototypes)[:, None] + rest

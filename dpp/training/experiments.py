@@ -101,15 +101,14 @@ class Experiment:
             )
 
     @property
-    def switches(self) -> frozenset[str]:
+    def switches(self) -> released.ReleasedSwitches:
         return released.parse(self.variant)
 
     @property
     def stacked_branch(self) -> bool:
         """Whether the backbone has both of BBN's last blocks: a switch for that file alone."""
-        on = "stacked_branch" in self.switches
         file = self.weights not in ("imagenet", "base", "none")
-        return on and file and self.backbone == "resnet50"
+        return self.switches.stacked_branch and file and self.backbone == "resnet50"
 
     @property
     def row(self) -> dict:

@@ -2,8 +2,8 @@
 
     experiment = make_experiment("mini", backbone="slim_vgg16_bn", kernel_size=2)
 
-`Experiment` alone has the paper's values; `make_experiment` puts a profile's in their place, and
-what follows from other fields, such as ten prototypes of a class where they are 2x2.
+`Experiment` alone has the paper's values; `make_experiment` replaces them by those of a profile and
+model, which `presets.toml` lists.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from dpp.data import catalogue
 from dpp.networks import released
 from dpp.system.errors import UserError
 from dpp.system.profiles import check_profile
+from dpp.training.presets import PRESETS, preset
 
 RECIPE = 1  # raised when the same fields no longer mean the same run
 MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
@@ -143,51 +144,6 @@ class Experiment:
         return f"{self.model}-{self.backbone}-{data}-{self.seed}-{self.identity}"
 
 
-# An epoch of PoseBirds is 9 steps and one of CUB 75: at the paper's rates, little would move in
-# them. Mini's rates are its own.
-DRAWN = {
-    "data": "posebirds",
-    "backbone": "slim_resnet34",
-    "weights": "base",
-    "image_size": 64,
-    "batch_size": 30,
-    "last_layer": "converged",
-}
-PRESETS = {
-    "paper": {},
-    "mini": DRAWN
-    | {
-        "epochs": 10,
-        "warm_epochs": 1,
-        "second_warm_epochs": 2,
-        "project_after": (7, 10),
-        "backbone_rate": 1e-3,
-        "prototype_rate": 1e-2,
-        "offset_rate": 5e-3,
-        "offset_deviation": 1e-2,
-        "decay": 0.8,
-        "decay_every": 1,
-    },
-    "smoke": DRAWN
-    | {
-        "classes": 3,
-        "train_per_class": 6,
-        "test_per_class": 4,
-        "epochs": 3,
-        "warm_epochs": 1,
-        "second_warm_epochs": 1,
-        "project_after": (3,),
-        "batch_size": 5,
-        "offset_deviation": 1e-2,
-    },
-}
-# What a slim backbone is pretrained with, from nothing: as with ImageNet, once for all data sets.
-BASE = {
-    "mini": {"classes": 20, "train_per_class": 100, "test_per_class": 10, "epochs": 8},
-    "smoke": {"classes": 4, "train_per_class": 6, "test_per_class": 2, "epochs": 1},
-}
-
-
 def make_experiment(profile: str = "mini", **changes) -> Experiment:
     """A profile's experiment, with these fields changed."""
     check_profile(profile)
@@ -196,10 +152,9 @@ def make_experiment(profile: str = "mini", **changes) -> Experiment:
         raise UserError(
             f"an experiment has no {unknown[0]!r}: choose of {', '.join(sorted(known))}"
         )
-    preset = {"profile": profile} | PRESETS[profile]
-    values = preset | _implied(preset | changes)
-    if "epochs" in changes and (after := values.get("project_after", Experiment.project_after)):
-        epochs = changes["epochs"]
+    values = preset(profile, changes)
+    after, epochs = values.get("project_after", Experiment.project_after), changes.get("epochs")
+    if after and isinstance(epochs, int):  # stages 2 and 3 follow the new last epoch
         values["project_after"] = (*(epoch for epoch in after if epoch < epochs), epochs)
     return Experiment(**(values | changes))
 
@@ -212,88 +167,19 @@ def example_experiment(profile: str = "mini", **changes) -> Experiment:
     return make_experiment(profile, **({"backbone": backbone} | shape | changes))
 
 
-# What each model's own paper says, where it differs, and what mini and smoke have in its place.
-PATCHES = {"per_class": 10, "cluster": 0.8, "separation": 0.08, "l1": 1e-4}
-PATCHES |= {"warm_epochs": 5, "second_warm_epochs": 0, "project_after": (10, 20, 30)}
-OF_MODEL = {
-    "cnn": {"second_warm_epochs": 0, "project_after": ()},
-    "protopnet": PATCHES,
-    "tesnet": PATCHES | {"orthogonality": 1e-4},
-    "prototree": {
-        "epochs": 100,
-        "warm_epochs": 30,
-        "second_warm_epochs": 30,
-        "project_after": (100,),
-        "backbone_rate": 1e-5,
-        "prototype_rate": 1e-3,
-        "decay": 0.5,
-        "decay_every": 10,
-        "weight_decay": 0.0,
-        "batch_size": 64,
-    },
-}
-SMALL = {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "batch_size": 30}
-SMALL_PATCHES = SMALL | {"warm_epochs": 2, "project_after": (7, 10)}
-MINI_OF_MODEL = {
-    "cnn": SMALL,
-    "protopnet": SMALL_PATCHES,
-    "tesnet": SMALL_PATCHES,
-    "prototree": SMALL
-    | {
-        "epochs": 28,
-        "warm_epochs": 1,
-        "second_warm_epochs": 15,
-        "project_after": (28,),
-        "prototype_rate": 1e-2,
-        "decay_every": 1,
-    },
-}
-SMOKE = {"epochs": 3, "warm_epochs": 1, "project_after": (3,), "batch_size": 5}
-SMOKE_OF_MODEL = {
-    "protopnet": SMOKE,
-    "tesnet": SMOKE,
-    "prototree": SMOKE | {"second_warm_epochs": 1},
-}
-
-
-def _implied(given: dict) -> dict:
-    """What the supplement says for some backbones, kernels and data sets, and other models."""
-    backbone, data = given.get("backbone", ""), given.get("data", "cub")
-    model = given.get("model", "deformable")
-    implied = {}
-    if given.get("kernel_size", 3) == 2 or data == "dogs":
-        implied["per_class"] = 10
-    if model == "deformable" and data == "cub" and backbone.startswith(("vgg", "densenet")):
-        implied["warm_epochs"] = 7
-    if data == "dogs" and backbone == "resnet152":
-        implied["backbone_rate"] = 1e-5
-    of_profile = {"paper": {}, "mini": MINI_OF_MODEL, "smoke": SMOKE_OF_MODEL}[given["profile"]]
-    return implied | OF_MODEL.get(model, {}) | of_profile.get(model, {})
-
-
 def base_experiment(experiment: Experiment) -> Experiment:
     """The experiment that pretrains a slim backbone on base classes, for `weights="base"`."""
-    if experiment.profile not in BASE or experiment.data not in catalogue.DRAWN:
+    based = [profile for profile, sections in PRESETS.items() if "base" in sections]
+    if experiment.profile not in based or experiment.data not in catalogue.DRAWN:
         raise UserError(
-            f"base weights are for drawn data in {' or '.join(BASE)}: for {experiment.data} in "
+            f"base weights are for drawn data in {' or '.join(based)}: for {experiment.data} in "
             f"{experiment.profile} choose imagenet, none or a file"
         )
-    return make_experiment(
-        experiment.profile,
-        **BASE[experiment.profile],
-        model="cnn",
+    return Experiment(
+        profile=experiment.profile,
         backbone=experiment.backbone,
-        data="posebirds",
         image_size=experiment.image_size,
-        weights="none",
-        base_classes=True,
-        warm_epochs=0,
-        batch_size=25 if experiment.profile == "mini" else 5,
-        backbone_rate=2e-3,
-        prototype_rate=2e-3,
-        weight_decay=1e-4,
-        decay=0.65,
-        decay_every=1,
+        **PRESETS[experiment.profile]["base"],
     )
 
 

@@ -67,6 +67,8 @@ class Run:
         stacked = self.experiment.stacked_branch
         backbone = make_backbone(self.experiment.backbone, stacked_branch=stacked)
         model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
+        if "kept" in manifest:  # it was pruned
+            model.keep(torch.tensor(manifest["kept"]))
         model.load_state_dict(tensors)
         return model.to(choose_device(device)).eval()
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torchvision
+from torch import nn
 
 from dpp import ops
 from dpp.data.batches import Splits
@@ -97,7 +98,8 @@ def run(
         history = supervise(
             trainer, folder, experiment.identity, title=title, tensorboard=tensorboard
         )
-        finish(experiment, trainer, folder, history, source, pretrained)
+        name = pretrained.experiment.name if pretrained else experiment.weights
+        finish(experiment, trainer, folder, history, source, name)
     return Run(experiment, folder)
 
 
@@ -105,16 +107,26 @@ def make_trainer(
     experiment: Experiment, pretrained: Run | None = None, device: str = "cpu", workers: int = 0
 ) -> tuple[Trainer, Source]:
     """What trains an experiment from its beginning, and the data that it trains on."""
-    method = METHODS[experiment.model]
     source = load_source(experiment)
     if len(source.class_names) < 2:
-        raise UserError(f"{source.name} under {source.root} has one class: there is none to tell")
+        raise UserError(
+            f"{source.name} under {source.root} has one class: training needs at least two"
+        )
     torch.manual_seed(experiment.seed)
     backbone = load_backbone(experiment, pretrained)
-    model = method.build(experiment, backbone, len(source.class_names)).to(device)
+    build = METHODS[experiment.model].build
+    model = build(experiment, backbone, len(source.class_names)).to(device)
     if experiment.compile:
         backbone.compile()
-    trainer = Trainer(
+    return trainer_of(experiment, model, source, workers), source
+
+
+def trainer_of(
+    experiment: Experiment, model: nn.Module, source: Source, workers: int = 0
+) -> Trainer:
+    """The trainer of an experiment for a network that is built already, on its device."""
+    method = METHODS[experiment.model]
+    return Trainer(
         model,
         method.schedule(experiment),
         load_splits(experiment, source),
@@ -125,7 +137,6 @@ def make_trainer(
         workers=workers,
         precision=experiment.precision,
     )
-    return trainer, source
 
 
 def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
@@ -143,9 +154,20 @@ def finish(
     folder: Path,
     history: list[dict],
     source: Source,
-    pretrained: Run | None,
+    pretrained: str,
+    **facts,
 ) -> None:
-    """Writes what a finished run is, the manifest last, and removes the states."""
+    """Writes the files of a finished run, the manifest last, and removes its resume states.
+
+    Args:
+        experiment: what the run is of.
+        trainer: at its end.
+        folder: of the run.
+        history: a record for each task.
+        source: the data.
+        pretrained: where the backbone's weights come from, by name.
+        facts: further entries of the manifest.
+    """
     digest = checkpoints.write_tensors(
         folder / "weights.safetensors", trainer.model.state_dict(), {"run": experiment.identity}
     )
@@ -156,14 +178,15 @@ def finish(
     files.write_json(
         folder / "manifest.json",
         {
-            "run": experiment.name,
+            "run": folder.name,
             "results": results,
             "seconds": round(sum(record["seconds"] for record in history), 1),
             "classes": len(source.class_names),
             "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
-            "pretrained": pretrained.experiment.name if pretrained else experiment.weights,
+            "pretrained": pretrained,
             "weights_sha256": digest,
             "experiment_sha256": files.digest(folder / "experiment.json"),
+            **facts,
             **surroundings(trainer.device),
         },
     )

@@ -29,7 +29,9 @@ def trained(tmp_path_factory) -> runs.Run:
     root = tmp_path_factory.mktemp("runs")
     run = runs.run(tiny(**SHORT, per_class=2), root=root, device="cpu", progress=False)
     model = run.load_model()
+    torch.manual_seed(0)
     with torch.no_grad():
+        model.prototypes.vectors.uniform_()  # projection may have made others equal too
         model.prototypes.vectors[5] = model.prototypes.vectors[4]
     digest = checkpoints.write_tensors(run.folder / "weights.safetensors", model.state_dict())
     manifest = run.manifest | {"weights_sha256": digest}

@@ -194,7 +194,7 @@ def test_state_of_another_experiment_is_refused_and_nothing_is_lost(stopped):
     for path in checkpoints.find_states(stopped):
         path.unlink()
     other = checkpoints.save_state(stopped, 5, state | {"experiment": "another"})
-    with pytest.raises(UserError, match="of another experiment"):
+    with pytest.raises(UserError, match="belongs to another experiment"):
         runs.run(tiny(), root=stopped.parent, progress=False)
     assert other.exists()
 
@@ -341,7 +341,7 @@ def test_weights_file_counts_by_its_content(tmp_path):
     "changes,message",
     [
         ({"nonsense": 1}, "has no 'nonsense'"),
-        ({"model": "forest"}, "model: 'forest' is none of"),
+        ({"model": "forest"}, "model: 'forest' is not one of"),
         ({"epochs": 2}, "warm epochs do not fit"),
         ({"project_after": (25,)}, "no epoch 25"),
         ({"margin": "wide"}, "margin: expected float"),

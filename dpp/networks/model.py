@@ -1,7 +1,6 @@
 """Deformable ProtoPNet: backbone, offset branch, deformable prototypes, last layer (section 4).
 
-The four are the network's children, and their names are those by which a training schedule says
-what it trains.
+The four are the network's children; a training schedule refers to them by name.
 """
 
 from typing import NamedTuple
@@ -65,11 +64,11 @@ class DeformableProtoPNet(nn.Module):
         return self.inspect(images).logits
 
     def inspect(self, images: Tensor, normalised: Tensor | None = None) -> Output:
-        """All that the reasoning about images goes through.
+        """The logits of images, and every intermediate result that explains them.
 
         Args:
             images: (N, 3, H, W).
-            normalised: `prototypes.normalised()`, from whoever needs it too.
+            normalised: `prototypes.normalised()`, if it is computed already.
         """
         z, offsets = self.locate(images)
         cosines, places = self.prototypes(z, offsets, normalised)
@@ -82,7 +81,7 @@ class DeformableProtoPNet(nn.Module):
         return z, None if self.offsets is None else self.offsets(z)
 
     def activate(self, cosines: Tensor) -> Tensor:
-        """From cosines to scores: the same, but for the released code's ReLU."""
+        """Scores from cosines: the same, or their ReLU if the released code's switch is on."""
         return cosines.relu() if self.prototypes.switches.clipped_cosine else cosines
 
     @torch.no_grad()
@@ -115,7 +114,7 @@ class DeformableProtoPNet(nn.Module):
         return places, shares
 
     def measure(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """What an evaluation is made of, for each of N images.
+        """Metrics of each of N images.
 
         Returns:
             `accuracy` (N,), 0 or 1, and `offset` (N,): the median, over all prototypes at their
@@ -130,7 +129,7 @@ class DeformableProtoPNet(nn.Module):
 
     @torch.no_grad()
     def keep(self, prototypes: Tensor) -> None:
-        """Leaves these prototypes (Q,) alone, in their order, and their connections."""
+        """Removes all prototypes but these (Q,), and their connections; the order stays."""
         kept = prototypes.sort().values
         vectors = self.prototypes.vectors[kept].contiguous(memory_format=torch.channels_last)
         self.prototypes.vectors = nn.Parameter(vectors)
@@ -158,8 +157,8 @@ def offsets_at(offsets: Tensor, places: Tensor) -> Tensor:
     Returns:
         (N, P, K*K, 2), down and to the right, in cells.
     """
-    there = places[:, None].expand(-1, offsets.shape[1], -1)
-    return offsets.flatten(2).gather(2, there).transpose(1, 2).unflatten(2, (-1, 2))
+    index = places[:, None].expand(-1, offsets.shape[1], -1)
+    return offsets.flatten(2).gather(2, index).transpose(1, 2).unflatten(2, (-1, 2))
 
 
 def centre_cells(output, image: int, prototypes: Tensor) -> Tensor:

@@ -46,8 +46,8 @@ def fix_length(
 class _FixLength(torch.autograd.Function):
     """x s, with s = length / (sqrt(|x|^2 + extra epsilon^2 + slack) + added).
 
-    Prototypes are tens of megabytes, through which autograd's own way goes a dozen times; here, on
-    a CPU, each piece of them passes through its caches once.
+    Prototypes are tens of megabytes, which autograd's own operations would read a dozen times;
+    here, on a CPU, they are read piece by piece, and each piece stays in the cache.
     """
 
     @staticmethod
@@ -151,7 +151,7 @@ class Prototypes(nn.Module):
 
     @property
     def geometry(self) -> dict[str, float | int | None]:
-        """What the operator needs to know besides tensors."""
+        """The operator's arguments besides tensors."""
         dilation = 1 if self.kernel_size % 2 else 2
         return {"dilation": dilation, "outside": 0.0 if self.switches.zero_outside else None}
 
@@ -182,7 +182,7 @@ class Prototypes(nn.Module):
         Args:
             z: (N, C + 1, H, W), from `place_features`.
             offsets: (N, 2*K*K, H, W), or None for rigid prototypes.
-            normalised: what `normalised` gives, if it is there already.
+            normalised: the result of `normalised`, if it is computed already.
 
         Returns:
             cosines (N, P), and places (N, P), flat indices into H*W.
@@ -192,18 +192,18 @@ class Prototypes(nn.Module):
         return self.damp(cosines), places
 
     def damp(self, cosines: Tensor) -> Tensor:
-        """As they are, but for a switch of the released code."""
+        """The cosines, divided by 1.01 if the released code's switch is on."""
         return cosines / DAMPING if self.switches.damped_cosine else cosines
 
     @torch.no_grad()
     def replace(self, prototype: Tensor, samples: Tensor) -> None:
-        """Makes prototypes what was found under their parts (equation 15).
+        """Replaces prototypes by the samples found under their parts (equation 15).
 
         `vectors` lack the extra channels, which are added before scaling: they are scaled so that
         these come out as sampled, also where a part lies on nothing at all.
 
         Args:
-            prototype: (Q,), which ones.
+            prototype: (Q,), their numbers.
             samples: (Q, C + 1, K, K), from `ops.sample_parts`.
         """
         features, last = samples[:, : -self.extra], samples[:, -1:]

@@ -135,7 +135,7 @@ class ProtoTree(nn.Module):
     ):
         super().__init__()
         if routing not in ROUTINGS:
-            raise UserError(f"routing: {routing!r} is none of {', '.join(ROUTINGS)}")
+            raise UserError(f"routing: {routing!r} is not one of {', '.join(ROUTINGS)}")
         depth = choose_depth(classes) if depth is None else depth
         channels = min(CHANNELS, backbone.channels)
         self.routing = routing
@@ -161,7 +161,7 @@ class ProtoTree(nn.Module):
         return self.inspect(images).logits
 
     def inspect(self, images: Tensor, routing: str | None = None) -> Output:
-        """All that the reasoning about images (N, 3, H, W) goes through."""
+        """The logits of images (N, 3, H, W), and every intermediate result."""
         z = self.locate(images)
         distances, places, _ = self.prototypes(z)
         branches = branch_probabilities(distances, self.leaves.kept)

@@ -1,10 +1,10 @@
-"""From an experiment to a run: found if it is there, else trained; stopped and gone on with.
+"""From an experiment to a run: found if it is finished, else trained; stopped runs are resumed.
 
 A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
 
     experiment.json       what it is made from
     metrics.csv           a row for each epoch and each later stage
-    state-*.pt            while it is not finished: where to go on from
+    state-*.pt            while it is not finished: resume states
     weights.safetensors   when it is finished: the network
     prototypes.json       where each prototype comes from
     manifest.json         written last: results, seconds, commit, versions, device, digests
@@ -42,16 +42,16 @@ from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training import checkpoints
 from dpp.training.experiments import Experiment, base_experiment
-from dpp.training.resumable import supervise
+from dpp.training.resumable import train_resumably
 from dpp.training.trainer import Trainer
 
 
 def get(experiment: Experiment, **options) -> Run:
-    """A run to look at: one that is there, or is committed with the results, or else trained.
+    """The run of an experiment: finished, or committed with the results, or else trained now.
 
     Args:
         experiment: what it is a run of.
-        options: of `run`, for one that is neither.
+        options: of `run`.
     """
     return find_or_committed(experiment, options.get("root")) or run(experiment, **options)
 
@@ -70,7 +70,7 @@ def run(
     progress: bool = True,
     tensorboard: bool = False,
 ) -> Run:
-    """Finds the run of an experiment or trains it, going on from where it was stopped.
+    """Finds the finished run of an experiment, or trains it, resuming where it was stopped.
 
     Args:
         experiment: what to train.
@@ -81,8 +81,8 @@ def run(
         tensorboard: write its events to the run's folder too.
     """
     root = Path(root) if root else paths.runs_root()
-    if found := find(experiment, root):
-        return found
+    if finished := find(experiment, root):
+        return finished
     device = choose_device(device)
     pretrained = None
     if experiment.weights == "base":
@@ -91,11 +91,11 @@ def run(
     folder = root / experiment.name
     trainer, source = make_trainer(experiment, pretrained, device, workers)
     with locked(folder):
-        if found := find(experiment, root):  # by a process that held the lock
-            return found
+        if finished := find(experiment, root):  # trained by the process that held the lock
+            return finished
         files.write_json(folder / "experiment.json", asdict(experiment))
         title = f"{experiment.model} {experiment.backbone}" if progress else None
-        history = supervise(
+        history = train_resumably(
             trainer, folder, experiment.identity, title=title, tensorboard=tensorboard
         )
         name = pretrained.experiment.name if pretrained else experiment.weights
@@ -195,7 +195,7 @@ def finish(
 
 
 def surroundings(device: torch.device) -> dict:
-    """What a number may depend on that is not in the experiment."""
+    """What results may depend on besides the experiment: commit, device and versions."""
     cuda = device.type == "cuda"
     return {
         "commit": commit(),
@@ -211,18 +211,18 @@ def surroundings(device: torch.device) -> dict:
 
 
 def commit() -> str:
-    """The commit that the code is of, with a plus if files have changed since."""
+    """The commit of the code, with a plus if files have changed since."""
     command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--abbrev=12", "--dirty=+"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        described = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return found.stdout.strip() or "unknown"
+    return described.stdout.strip() or "unknown"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes off a run's folder."""
+    """Locks a run's folder against other processes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("a")
@@ -232,5 +232,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError(f"another process is training {folder}: wait for it") from error
+            raise UserError(
+                f"another process is training {folder}: wait until it has finished"
+            ) from error
         yield

@@ -33,7 +33,7 @@ def _field(default, help: str):
 class Experiment:
     """Everything that a run's numbers depend on, besides the machine."""
 
-    profile: str = _field("paper", "whose values the others were taken from")
+    profile: str = _field("paper", "the preset that the other values come from")
     model: str = _field("deformable", f"one of {', '.join(MODELS)}")
     backbone: str = _field("resnet50", "a torchvision classifier, or a slim one: slim_resnet34")
     weights: str = _field(
@@ -47,7 +47,7 @@ class Experiment:
     pose: float = _field(1.0, "drawn data: strength of the pose variation, 0 to 2")
     image_size: int = _field(224, "side of the images that the network sees")
     crop_to_box: bool = _field(False, "show the network the box around the animal alone")
-    validation_fraction: float = _field(0.1, "share of the training images to choose by")
+    validation_fraction: float = _field(0.1, "share of the training images held out for validation")
     kernel_size: int = _field(3, "K: a prototype has K x K parts")
     per_class: int = _field(6, "prototypes of a class")
     deformable: bool = _field(True, "let the parts move")
@@ -58,8 +58,8 @@ class Experiment:
     l1: float = _field(1e-3, "weight of the L1 term of equation 16")
     variant: str = _field("paper", "paper, released, or released:SWITCH,SWITCH")
     epochs: int = _field(30, "of stage 1 in all")
-    warm_epochs: int = _field(5, "that train the prototypes alone")
-    second_warm_epochs: int = _field(5, "after them, that train the backbone too")
+    warm_epochs: int = _field(5, "epochs that train the prototypes alone")
+    second_warm_epochs: int = _field(5, "epochs after them that train the backbone too")
     project_after: tuple[int, ...] = _field((20, 30), "epochs that stages 2 and 3 follow")
     backbone_rate: float = _field(1e-4, "learning rate of the backbone")
     prototype_rate: float = _field(3e-3, "of the prototypes, or of a CNN's classifier")
@@ -97,8 +97,8 @@ class Experiment:
             raise UserError(f"project_after: there is no epoch {wrong[0]}, only 1 to {self.epochs}")
         if self.project_after and max(self.project_after) != self.epochs:
             raise UserError(
-                f"project_after: the last must be the last epoch, {self.epochs}, or prototypes "
-                "would end as something that no image has; give none to leave projection out"
+                f"project_after: the last must be the last epoch, {self.epochs}, or the "
+                "final prototypes are not patches of training images; give none to skip projection"
             )
 
     @property
@@ -123,7 +123,7 @@ class Experiment:
     def identity(self) -> str:
         """A digest of all fields.
 
-        A weights file counts by its content, not by its place; a folder of images by the names and
+        A weights file counts by its content, not by its path; a folder of images by the names and
         sizes of its files.
         """
         values = asdict(self) | {"recipe": RECIPE}
@@ -139,7 +139,7 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """The run's folder: what people look for, then the digest."""
+        """The name of the run's folder: the main fields, then the digest."""
         data = Path(self.data).name + ("_base" if self.base_classes else "")
         return f"{self.model}-{self.backbone}-{data}-{self.seed}-{self.identity}"
 
@@ -185,7 +185,7 @@ def base_experiment(experiment: Experiment) -> Experiment:
 
 def _check_choice(name: str, value: str, choices) -> None:
     if value not in choices:
-        raise UserError(f"{name}: {value!r} is none of {', '.join(choices)}")
+        raise UserError(f"{name}: {value!r} is not one of {', '.join(choices)}")
 
 
 def _as(kind: type, name: str, value):

@@ -196,7 +196,7 @@ def refit(
 
 @torch.no_grad()
 def cache_scores(trainer: Trainer) -> tuple[Tensor, Tensor]:
-    """Scores (N, P) and labels (N,) of the training images as they are."""
+    """Scores (N, P) and labels (N,) of the un-augmented training images."""
     trainer.model.eval()
     scores, labels = [], []
     for batch in batches(trainer.loaders["projection"]):

@@ -43,10 +43,10 @@ from dpp import ops
 from dpp.data.batches import EpochBatches
 from dpp.data.catalogue import PUBLISHED
 from dpp.data.image_records import ImageRecord, split_by_class
-from dpp.methods.prototree import ProtoTree
 from dpp.methods.table import METHODS
 from dpp.networks import prototypes
 from dpp.networks.backbones import make_backbone
+from dpp.networks.soft_tree import ProtoTree
 from dpp.paper import grid, tables
 from dpp.runs.ensembles import Ensemble
 from dpp.system import paths

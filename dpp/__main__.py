@@ -74,6 +74,16 @@ def run_explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_prune(arguments: argparse.Namespace) -> int:
+    from dpp import runs
+    from dpp.runs import pruned
+
+    run = runs.open_run(arguments.run_folder)
+    options = {name: getattr(arguments, name) for name in ("tolerance", "keep_unused", "out")}
+    print(pruned.as_text(pruned.prune(run, **options, device=arguments.device)))
+    return 0
+
+
 def run_report(arguments: argparse.Namespace) -> int:
     from dpp import runs
     from dpp.report import run_report
@@ -136,6 +146,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_train_command(commands)
     add_explain_command(commands)
     add_report_command(commands)
+    add_prune_command(commands)
     command = commands.add_parser("status", help="write the README's status table anew")
     command.set_defaults(run=run_status)
     return parser
@@ -233,6 +244,29 @@ def add_report_command(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("--device", default="cpu", help="auto, cpu (the default), cuda, cuda:1")
     command.set_defaults(run=run_report)
+
+
+def add_prune_command(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "prune",
+        help="remove duplicate and unused prototypes of a run",
+        description="Merges equal prototypes of a class, removes those whose nearest training "
+        "images are mostly of other classes, fits the last layer again, and writes a new run "
+        "beside the old one, which stays as it is.",
+    )
+    command.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a finished run")
+    command.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-6,
+        help="how far the cosine of equal prototypes may be from 1 (default: 1e-6)",
+    )
+    command.add_argument("--keep-unused", action="store_true", help="merge duplicates only")
+    command.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: the run's folder with -pruned"
+    )
+    command.add_argument("--device", default="cpu", help="auto, cpu (the default), cuda, cuda:1")
+    command.set_defaults(run=run_prune)
 
 
 def main() -> int:

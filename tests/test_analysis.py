@@ -35,7 +35,7 @@ from dpp.data.image_records import Source
 from dpp.data.transforms import Geometry
 from dpp.explanations import ClassScore
 from dpp.methods.plain_cnn import PlainCNN
-from dpp.methods.prototree import ProtoTree
+from dpp.networks.soft_tree import ProtoTree
 from dpp.reference import resting_places
 from dpp.system.errors import UserError
 from dpp.training import pruning

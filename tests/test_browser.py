@@ -27,7 +27,7 @@ from dpp.browser.texts import sheet_rows
 from dpp.browser.workbench import Changes, Subject, change, class_scores, place_prototype
 from dpp.figures import paper_figures
 from dpp.figures.marked_pictures import mark
-from dpp.methods.prototree import ProtoTree
+from dpp.networks.soft_tree import ProtoTree
 from dpp.report import run_report
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment

@@ -220,16 +220,14 @@ def test_state_damaged_is_refused_and_the_older_taken(tmp_path, damage):
     with pytest.warns(UserWarning) as caught:
         assert is_equal(checkpoints.latest_state(tmp_path), some_state(1))
     (line,) = [str(warning.message) for warning in caught]
-    assert line.startswith(f"{newer} is damaged") and line.endswith(
-        f"{older.name} is taken instead"
-    )
+    assert line.startswith(f"{newer} is damaged") and line.endswith(f"using {older.name} instead")
     assert "\n" not in line
 
 
 def test_latest_state_with_all_damaged_names_them(tmp_path):
     for step in (1, 2):
         checkpoints.save_state(tmp_path, step, some_state(step)).write_bytes(b"")
-    with pytest.raises(UserError, match="Remove them to start again") as caught:
+    with pytest.raises(UserError, match="Remove them to start from") as caught:
         checkpoints.latest_state(tmp_path)
     assert all(str(path) in str(caught.value) for path in tmp_path.iterdir())
 
@@ -257,7 +255,7 @@ def test_tensors_damaged_are_refused_by_digest(tmp_path, damage):
     path = tmp_path / "w.safetensors"
     digest = checkpoints.write_tensors(path, {"a": torch.arange(1000.0)})
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(UserError, match="w.safetensors is damaged or another file"):
+    with pytest.raises(UserError, match="w.safetensors is damaged or replaced"):
         checkpoints.read_tensors(path, digest)
 
 
@@ -351,7 +349,7 @@ def test_state_that_is_no_dictionary_is_refused(tmp_path):
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     path = tmp_path / f"state-00000001-{digest[:16]}.pt"
     path.write_bytes(buffer.getvalue())
-    with pytest.raises(UserError, match="holds no dictionary"):
+    with pytest.raises(UserError, match="does not contain a dictionary"):
         checkpoints.read_state(path)
 
 

@@ -27,7 +27,7 @@ from dpp.figures.marked_pictures import (
     tie_ends,
     view_of,
 )
-from dpp.methods.prototree import ProtoTree
+from dpp.networks.soft_tree import ProtoTree
 from dpp.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

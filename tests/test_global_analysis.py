@@ -19,7 +19,7 @@ from dpp.data.batches import batches, make_loader
 from dpp.data.image_records import Box, ImageRecord, Part
 from dpp.data.transforms import Geometry
 from dpp.explanations import Accuracy, Share
-from dpp.methods.prototree import ProtoTree
+from dpp.networks.soft_tree import ProtoTree
 from dpp.system.errors import UserError
 from dpp.system.files import sha256
 from dpp.training.projection import Origin

@@ -11,6 +11,7 @@ from dpp import ops
 from dpp.networks import released
 from dpp.networks.model import DeformableProtoPNet, offsets_at
 from dpp.networks.prototypes import OffsetBranch, Prototypes
+from dpp.networks.released import ReleasedSwitches
 from dpp.system.errors import UserError
 
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(5)).double()
@@ -165,7 +166,7 @@ def released_scores(network: DeformableProtoPNet, images: torch.Tensor) -> torch
 
 
 def test_all_switches_on_give_the_released_network():
-    network = make_network(moving=0.3, variant=released.EVERY, per_class=1)
+    network = make_network(moving=0.3, switches=released.EVERY, per_class=1)
     with torch.no_grad():
         network.offsets[0].weight /= 64  # its features are that much longer
         network.prototypes.vectors[1] *= -1  # whose score the ReLU clips
@@ -181,9 +182,9 @@ def test_all_switches_on_give_the_released_network():
     ["two_channels", "loose_length", "zero_outside", "large_features", "damped_cosine"],
 )
 def test_each_switch_alone_changes_the_scores(switch):
-    paper, released = make_network(), make_network(variant=frozenset({switch}))
+    paper, released = make_network(), make_network(switches=ReleasedSwitches(**{switch: True}))
     if switch == "two_channels":  # the branch sees one channel more
-        released = make_network(variant=frozenset({switch}), deformable=False)
+        released = make_network(switches=ReleasedSwitches(**{switch: True}), deformable=False)
         paper = make_network(deformable=False)
         assert released.inspect(IMAGES).z.shape[1] == paper.inspect(IMAGES).z.shape[1] + 1
     released.load_state_dict(paper.state_dict())
@@ -191,10 +192,10 @@ def test_each_switch_alone_changes_the_scores(switch):
 
 
 def test_damped_and_clipped_cosines():
-    paper, released = make_network(), make_network(variant=frozenset({"damped_cosine"}))
+    paper, released = make_network(), make_network(switches=ReleasedSwitches(damped_cosine=True))
     torch.testing.assert_close(released.inspect(IMAGES).scores, paper.inspect(IMAGES).scores / 1.01)
-    switches = frozenset({"clipped_cosine", "zero_outside"})
-    clipped = make_network(variant=switches, deformable=False)
+    switches = ReleasedSwitches(clipped_cosine=True, zero_outside=True)
+    clipped = make_network(switches=switches, deformable=False)
     with torch.no_grad():
         clipped.prototypes.vectors.neg_()
     output = clipped.inspect(IMAGES)
@@ -202,7 +203,7 @@ def test_damped_and_clipped_cosines():
 
 
 def test_samples_of_the_released_network_are_short_outside_and_the_papers_are_not():
-    paper, released = make_network(), make_network(variant=frozenset({"zero_outside"}))
+    paper, released = make_network(), make_network(switches=ReleasedSwitches(zero_outside=True))
     centres = torch.tensor([[0], [0]])
     lengths = []
     for network in (paper, released):
@@ -215,19 +216,17 @@ def test_samples_of_the_released_network_are_short_outside_and_the_papers_are_no
 
 
 def test_released_offset_kernels_are_for_2x2_alone():
-    branch = OffsetBranch(7, 2, frozenset({"offset_kernels"}))
+    branch = OffsetBranch(7, 2, ReleasedSwitches(offset_kernels=True))
     assert branch(torch.rand(1, 7, 6, 6)).shape == (1, 8, 6, 6)
-    branch = OffsetBranch(7, 3, frozenset({"offset_kernels"}))
+    branch = OffsetBranch(7, 3, ReleasedSwitches(offset_kernels=True))
     assert branch(torch.rand(1, 7, 6, 6)).shape == (1, 18, 6, 6)
 
 
 def test_variants_are_parsed_and_wrong_names_refused():
-    assert released.parse("paper") == frozenset()
-    assert released.parse("released") == released.EVERY
-    assert released.parse("released:zero_outside,damped_cosine") == {
-        "zero_outside",
-        "damped_cosine",
-    }
+    assert released.parse("paper") == ReleasedSwitches()
+    assert all(vars(released.parse("released")).values())
+    some = ReleasedSwitches(zero_outside=True, damped_cosine=True)
+    assert released.parse("released:zero_outside, damped_cosine") == some
     for wrong in ("", "Released", "released:", "released:nonsense", "paper:zero_outside"):
         with pytest.raises(UserError, match="variant"):
             released.parse(wrong)
@@ -241,3 +240,10 @@ def test_autocast_computes_similarity_in_float32(dtype):
     exact = network.inspect(IMAGES.float())
     assert output.scores.dtype == torch.float32
     torch.testing.assert_close(output.scores, exact.scores, atol=0.03, rtol=0)
+
+
+def test_misspelled_switch_fails_at_once():
+    with pytest.raises(TypeError, match="zero_outsid"):
+        ReleasedSwitches(zero_outsid=True)
+    with pytest.raises(AttributeError, match="zero_outsid"):
+        _ = released.PAPER.zero_outsid

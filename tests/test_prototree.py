@@ -9,13 +9,16 @@ from test_trainer import same, weights_of
 from tiny_network import Enough, TinyBackbone, make_tiny_splits, stop_after
 from torch import Tensor
 
-from dpp.analysis import Network, Picture, follow_tree
+from dpp.analysis import Network, follow_tree
 from dpp.data.batches import batches, make_loader
 from dpp.data.image_records import Box, Source
+from dpp.data.pictures import Picture
 from dpp.data.transforms import Geometry
 from dpp.explanations import TreePath
 from dpp.methods import prototree
-from dpp.methods.prototree import METHOD, Leaves, ProtoTree
+from dpp.methods.prototree import METHOD
+from dpp.networks import soft_tree
+from dpp.networks.soft_tree import Leaves, ProtoTree
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 from dpp.training.trainer import Phase, Schedule, Trainer
@@ -90,7 +93,7 @@ def test_tree_has_at_least_twice_as_many_leaves_as_classes(classes, nodes):
     tree = ProtoTree(TinyBackbone(), classes)
     assert len(tree.prototypes.vectors) == nodes
     assert len(tree.leaves.evidence) == nodes + 1 >= 2 * classes
-    assert prototree.choose_depth(200) == 9
+    assert soft_tree.choose_depth(200) == 9
 
 
 @torch.no_grad()
@@ -140,8 +143,8 @@ def test_gradients_of_prototypes_and_patches_are_those_of_differences():
 
     def loss(vectors: Tensor, z: Tensor) -> Tensor:
         distances = torch.func.functional_call(tree.prototypes, {"vectors": vectors}, z)[0]
-        branches = prototree.branch_probabilities(distances, tree.leaves.kept)
-        return prototree.mix(prototree.path_probabilities(branches), tree.leaves())
+        branches = soft_tree.branch_probabilities(distances, tree.leaves.kept)
+        return soft_tree.mix(soft_tree.path_probabilities(branches), tree.leaves())
 
     vectors = tree.prototypes.vectors.detach().clone().requires_grad_()
     assert torch.autograd.gradcheck(loss, (vectors, z))
@@ -186,7 +189,7 @@ def test_leaves_raise_the_likelihood_of_what_the_paths_know():
     paths = (3 * torch.eye(4)[labels] + torch.rand(40, 4)).log_softmax(dim=1)
     leaves, found = Leaves(4, 4), []
     for _ in range(4):
-        likelihoods = prototree.mix(paths, leaves())[torch.arange(40), labels]
+        likelihoods = soft_tree.mix(paths, leaves())[torch.arange(40), labels]
         found.append(float(likelihoods.mean()))
         leaves.update(paths, labels)
         leaves.end_epoch()

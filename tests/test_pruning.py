@@ -58,3 +58,16 @@ def test_a_class_keeps_its_first_prototype():
         (2, "i4"),
         (3, "i5"),
     ]
+
+
+def test_tolerance_of_zero_merges_nothing_else():
+    prototypes = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+    classes = torch.zeros(4, dtype=torch.long)
+    assert pruning.find_duplicates(prototypes, classes, 0.0).tolist() == [0, 1, 2, 3]
+
+
+def test_prototype_that_equals_a_duplicate_alone_is_none():
+    angles = torch.tensor([0.0, 0.1, 0.2])
+    prototypes = torch.stack([angles.cos(), angles.sin()], dim=1)
+    classes = torch.zeros(3, dtype=torch.long)
+    assert pruning.find_duplicates(prototypes, classes, 0.01).tolist() == [0, 0, 2]

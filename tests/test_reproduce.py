@@ -87,7 +87,7 @@ def test_tolerance_and_readme_say_what_other_instructions_changed():
 @pytest.mark.parametrize("bad", ["ninety", 9.0])
 def test_corrupt_record_is_named_and_set_aside(copied, bad):
     alter(copied, lambda _: bad)
-    with pytest.raises(UserError, match=r"runs\.csv (is damaged|has an accuracy that is none)"):
+    with pytest.raises(UserError, match=r"runs\.csv (is damaged|has an accuracy outside 0 to 1)"):
         records.read(copied / records.RUNS)
     [said] = records.set_aside_damaged("mini")
     assert "Set aside as runs.damaged.csv" in said and (copied / "runs.damaged.csv").is_file()

@@ -194,7 +194,7 @@ def test_state_of_another_experiment_is_refused_and_nothing_is_lost(stopped):
     for path in checkpoints.find_states(stopped):
         path.unlink()
     other = checkpoints.save_state(stopped, 5, state | {"experiment": "another"})
-    with pytest.raises(UserError, match="of another experiment"):
+    with pytest.raises(UserError, match="belongs to another experiment"):
         runs.run(tiny(), root=stopped.parent, progress=False)
     assert other.exists()
 
@@ -266,7 +266,7 @@ def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
 
 def test_released_variant_trains_and_loads(tmp_path, one_thread):
     run = runs.run(tiny(variant="released"), root=tmp_path, progress=False)
-    assert run.load_model().prototypes.variant == run.experiment.switches
+    assert run.load_model().prototypes.switches == run.experiment.switches
     assert not run.experiment.stacked_branch
     assert make_experiment("paper", variant="released", weights="bbn.pth").stacked_branch
     assert not make_experiment("paper", variant="released").stacked_branch
@@ -341,7 +341,7 @@ def test_weights_file_counts_by_its_content(tmp_path):
     "changes,message",
     [
         ({"nonsense": 1}, "has no 'nonsense'"),
-        ({"model": "forest"}, "model: 'forest' is none of"),
+        ({"model": "forest"}, "model: 'forest' is not one of"),
         ({"epochs": 2}, "warm epochs do not fit"),
         ({"project_after": (25,)}, "no epoch 25"),
         ({"margin": "wide"}, "margin: expected float"),

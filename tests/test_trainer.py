@@ -7,6 +7,7 @@ from tiny_network import Enough, make_network, make_tiny_splits, stop_after
 from dpp.methods.deformable import stage_one
 from dpp.methods.table import METHODS
 from dpp.networks import losses
+from dpp.networks.released import ReleasedSwitches
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 from dpp.training.trainer import NotFinite, Phase, Schedule, Trainer
@@ -164,7 +165,7 @@ def test_released_objective_differs_in_its_terms():
     labels = torch.tensor([0, 1, 2, 0])
 
     def terms(*switches: str) -> dict[str, torch.Tensor]:
-        network = make_network(variant=frozenset(switches))
+        network = make_network(switches=ReleasedSwitches(**dict.fromkeys(switches, True)))
         return stage_one(0.1)(network, images, labels, SCHEDULE.phases[0])
 
     paper = terms()

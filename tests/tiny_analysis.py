@@ -18,16 +18,17 @@ from dpp.data.batches import Splits, batches, make_loader, make_splits
 from dpp.data.image_records import Source
 from dpp.methods.protopnet import ProtoPNet
 from dpp.methods.tesnet import TesNet
+from dpp.networks import released
 from dpp.networks.backbones import Backbone
 from dpp.networks.model import DeformableProtoPNet
 from dpp.training.projection import project
 
-RELEASED = frozenset({"damped_cosine", "clipped_cosine", "zero_outside", "two_channels"})
+RELEASED = released.parse("released:damped_cosine,clipped_cosine,zero_outside,two_channels")
 KINDS = {
     "deformable": {"kernel_size": 3},
     "dilated": {"kernel_size": 2},
     "rigid": {"kernel_size": 3, "deformable": False},
-    "released": {"kernel_size": 2, "variant": RELEASED},
+    "released": {"kernel_size": 2, "switches": RELEASED},
     "protopnet": ProtoPNet,
     "tesnet": TesNet,
 }

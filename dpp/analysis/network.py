@@ -15,7 +15,8 @@ from dpp.data.image_records import ImageRecord, Source
 from dpp.data.images import image_size
 from dpp.data.pictures import Picture, load_picture
 from dpp.data.transforms import Geometry
-from dpp.methods.prototree import ProtoTree, labels_to_the_right
+from dpp.methods.prototree import labels_to_the_right
+from dpp.networks.soft_tree import ProtoTree
 from dpp.runs import Run
 from dpp.system.errors import UserError
 from dpp.system.files import sha256

@@ -1,59 +1,93 @@
-"""Deformable ProtoPNet itself: its network, loss and three stages, from an experiment."""
+"""Deformable ProtoPNet itself: its network, loss and three stages, from an experiment.
+
+What the released code does differently is one line each, under `switches`.
+"""
 
 from torch import Tensor, nn
 
 from dpp.networks import losses
 from dpp.networks.backbones import Backbone
-from dpp.networks.model import DeformableProtoPNet
+from dpp.networks.model import DeformableProtoPNet, Output
 from dpp.training import last_layer, projection
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Method, Objective, Phase, Schedule
 
 
 def build(experiment: Experiment, backbone: Backbone, classes: int) -> nn.Module:
+    """The network of an experiment, for a number of classes."""
     return DeformableProtoPNet(
         backbone,
         classes,
         per_class=experiment.per_class,
         kernel_size=experiment.kernel_size,
         deformable=experiment.deformable,
-        variant=experiment.switches,
+        switches=experiment.switches,
     )
 
 
 def schedule(experiment: Experiment) -> Schedule:
     """The supplement's: prototypes; backbone too; offsets too; stages 2 and 3 on the way."""
-    released = experiment.switches
-    factor = 8 if "loss_weights" in released else 1
-    weights = {
+    switches = experiment.switches
+    factor = 8 if switches.loss_weights else 1
+    joint_weights = {
         "separation": factor * experiment.separation,
         "cluster": factor * experiment.cluster,
         "orthogonality": experiment.orthogonality,
     }
-    early = weights | ({"orthogonality": 0.0} if "mixed_orthogonality" in released else {})
-    slower = "offset_schedule" in released
-    prototypes = {"prototypes": experiment.prototype_rate}
-    warm = prototypes | {"backbone": experiment.backbone_rate}
-    joint = warm | {"offsets": experiment.offset_rate * (0.2 if slower else 1)}
-    warm_epochs = experiment.warm_epochs + experiment.second_warm_epochs
+    warm_weights = joint_weights | ({"orthogonality": 0.0} if switches.mixed_orthogonality else {})
+    warm_rates = {"prototypes": experiment.prototype_rate}
+    second_rates = warm_rates | {"backbone": experiment.backbone_rate}
+    offset_rate = experiment.offset_rate * (0.2 if switches.offset_schedule else 1)
+    joint = Phase(
+        "joint",
+        experiment.epochs - experiment.warm_epochs - experiment.second_warm_epochs,
+        second_rates | {"offsets": offset_rate},
+        joint_weights,
+        resets={"offsets": experiment.offset_deviation},
+        decay=0.2 if switches.offset_schedule else experiment.decay,
+        decay_every=experiment.decay_every,
+    )
     return Schedule(
         phases=(
-            Phase("warm", experiment.warm_epochs, prototypes, early),
-            Phase("second warm", experiment.second_warm_epochs, warm, early),
-            Phase(
-                "joint",
-                experiment.epochs - warm_epochs,
-                joint,
-                weights,
-                resets={"offsets": experiment.offset_deviation},
-                decay=0.2 if slower else experiment.decay,
-                decay_every=experiment.decay_every,
-            ),
+            Phase("warm", experiment.warm_epochs, warm_rates, warm_weights),
+            Phase("second warm", experiment.second_warm_epochs, second_rates, warm_weights),
+            joint,
         ),
         stages=("project",) if experiment.last_layer == "fixed" else ("project", "last layer"),
         after=experiment.project_after,
         weight_decay={"backbone": experiment.weight_decay},
     )
+
+
+def loss_terms(
+    model: DeformableProtoPNet, output: Output, vectors: Tensor, labels: Tensor, margin: float
+) -> dict[str, Tensor]:
+    """The four terms of equation 14, before they are weighed.
+
+    Args:
+        model: the network.
+        output: what it saw in N images.
+        vectors: (P, C + 1, K, K), its normalised prototypes.
+        labels: (N,).
+        margin: phi of equation 12.
+    """
+    prototypes, classes = model.prototypes, model.prototypes.classes
+    switches = prototypes.switches
+    margined = losses.subtractive_margin(output.cosines, labels, classes, margin)
+    margined = model.activate(margined)
+    scores = margined if switches.margin_in_separation else output.scores
+    reduction = "mean" if switches.mean_cross_entropy else "sum"
+    connections = model.last_layer.weight
+    if switches.mixed_orthogonality:
+        orthogonality = losses.mixed_orthogonality(prototypes.vectors, classes)
+    else:
+        orthogonality = losses.orthogonality(vectors, classes, prototypes.length)
+    return {
+        "cross_entropy": losses.cross_entropy(margined, labels, connections, reduction),
+        "separation": losses.separation(scores, labels, classes),
+        "cluster": losses.cluster(scores, labels, classes),
+        "orthogonality": orthogonality,
+    }
 
 
 def stage_one(margin: float) -> Objective:
@@ -62,30 +96,14 @@ def stage_one(margin: float) -> Objective:
     def objective(
         model: DeformableProtoPNet, images: Tensor, labels: Tensor, phase: Phase
     ) -> dict[str, Tensor]:
-        prototypes, vectors = model.prototypes, model.prototypes.normalised()
-        classes, variant = prototypes.classes, prototypes.variant
+        vectors = model.prototypes.normalised()
         output = model.inspect(images, vectors)
-        margined = losses.subtractive_margin(output.cosines, labels, classes, margin)
-        margined = model.activate(margined)
-        seen = margined if "margin_in_separation" in variant else output.scores
-        reduction = "mean" if "mean_cross_entropy" in variant else "sum"
-        if "mixed_orthogonality" in variant:
-            orthogonality = losses.mixed_orthogonality(prototypes.vectors, classes)
-        else:
-            orthogonality = losses.orthogonality(vectors, classes, prototypes.length)
-        terms = {
-            "cross_entropy": losses.cross_entropy(
-                margined, labels, model.last_layer.weight, reduction
-            ),
-            "separation": losses.separation(seen, labels, classes),
-            "cluster": losses.cluster(seen, labels, classes),
-            "orthogonality": orthogonality,
-        }
-        # Parts that move by no number lie outside the map and would hide features that are none.
+        terms = loss_terms(model, output, vectors, labels, margin)
+        # NaN offsets count as off the map and would mask NaN features: 0 * NaN shows both.
         inner = [output.z] if output.offsets is None else [output.z, output.offsets]
-        finite = sum(0 * values.detach().sum() for values in inner)
+        nan_or_zero = sum(0 * values.detach().sum() for values in inner)
         return terms | {
-            "loss": losses.total(terms, phase.weights) + finite,
+            "loss": losses.total(terms, phase.weights) + nan_or_zero,
             "accuracy": (output.logits.argmax(dim=1) == labels).float().mean(),
         }
 

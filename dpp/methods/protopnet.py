@@ -99,8 +99,8 @@ class CellPrototypes(nn.Module):
         """
         with torch.no_grad():
             _, places = ops.max_similarity(z, None, self.normalised(), **self.geometry)
-        found = ops.sample_parts(z, None, places, kernel_size=1, **self.geometry)
-        return squared_distance(found[:, :, :-1], self.vectors), places
+        cells = ops.sample_parts(z, None, places, kernel_size=1, **self.geometry)
+        return squared_distance(cells[:, :, :-1], self.vectors), places
 
     def distance_map(self, z: Tensor) -> Tensor:
         """The squared distance (N, P, H, W) of each prototype to every cell of `z`."""
@@ -110,7 +110,7 @@ class CellPrototypes(nn.Module):
 
     @torch.no_grad()
     def replace(self, prototype: Tensor, samples: Tensor) -> None:
-        """Makes prototypes (Q,) the cells (Q, C + 1, 1, 1) that were found for them."""
+        """Replaces prototypes (Q,) by cells (Q, C + 1, 1, 1)."""
         self.vectors[prototype] = samples[:, :-1]
 
 
@@ -143,14 +143,14 @@ class ProtoPNet(nn.Module):
         return self.inspect(images).logits
 
     def inspect(self, images: Tensor) -> Output:
-        """All that the reasoning about images (N, 3, H, W) goes through."""
+        """The logits of images (N, 3, H, W), and every intermediate result."""
         z, _ = self.locate(images)
         distances, places = self.prototypes(z)
         scores = similarity(distances)
         return Output(self.last_layer(scores), scores, places, distances, z)
 
     def locate(self, images: Tensor) -> tuple[Tensor, None]:
-        """The features, as the prototypes want them; nothing moves."""
+        """The features that prototypes are compared with, and None: there are no offsets."""
         return self.prototypes.place_features(self.add_on(self.backbone(images))), None
 
     def similarity_map(self, z: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ class TesNet(ProtoPNet):
     make_prototypes = BasisConcepts
 
     def inspect(self, images: Tensor) -> Output:
-        """All that the reasoning about images (N, 3, H, W) goes through."""
+        """The logits of images (N, 3, H, W), and every intermediate result."""
         z, _ = self.locate(images)
         scores, places = self.prototypes(z)
         cosines, _ = self.prototypes(functional.normalize(z, dim=1))

@@ -65,7 +65,7 @@ class Backbone(nn.Sequential):
         self.name, self.stride = name, stride
         self.channels, cells = self._native_map(224)
         if self._walk(224)[0] != cells:
-            raise ValueError(f"{name}: some layer that changes the map's size was not understood")
+            raise ValueError(f"{name}: a layer that changes the map's size is of an unknown kind")
 
     def forward(self, images: Tensor) -> Tensor:
         features = super().forward(images)
@@ -263,8 +263,8 @@ def _download(name: str) -> dict[str, Tensor]:
     except Exception as error:  # no network, a wrong hash, a damaged copy in torch's cache
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"the weights of {name} could not be had from {weights.url} ({reason}): fetch that "
-            "file in another way and give its path instead of imagenet"
+            f"the weights of {name} could not be downloaded from {weights.url} ({reason}): "
+            "download the file by other means and give its path instead of imagenet"
         ) from error
 
 

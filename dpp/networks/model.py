@@ -1,7 +1,6 @@
 """Deformable ProtoPNet: backbone, offset branch, deformable prototypes, last layer (section 4).
 
-The four are the network's children, and their names are those by which a training schedule says
-what it trains.
+The four are the network's children; a training schedule refers to them by name.
 """
 
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from dpp import ops
 from dpp.networks.backbones import Backbone
 from dpp.networks.prototypes import OffsetBranch, Prototypes
+from dpp.networks.released import PAPER, ReleasedSwitches
 from dpp.reference import resting_places
 
 OWN_CONNECTION = 1.0
@@ -39,7 +39,7 @@ class DeformableProtoPNet(nn.Module):
         per_class: prototypes of a class.
         kernel_size: K; the paper has 3 with 6 prototypes a class, and 2 with 10.
         deformable: if not, the same network with its offsets held at zero.
-        variant: switches of the released code, see `dpp.networks.released`.
+        switches: of the released code.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class DeformableProtoPNet(nn.Module):
         per_class: int = 6,
         kernel_size: int = 3,
         deformable: bool = True,
-        variant: frozenset[str] = frozenset(),
+        switches: ReleasedSwitches = PAPER,
     ):
         super().__init__()
         self.backbone = backbone
-        self.prototypes = Prototypes(backbone.channels, classes, per_class, kernel_size, variant)
+        self.prototypes = Prototypes(backbone.channels, classes, per_class, kernel_size, switches)
         channels = backbone.channels + self.prototypes.extra
-        self.offsets = OffsetBranch(channels, kernel_size, variant) if deformable else None
+        self.offsets = OffsetBranch(channels, kernel_size, switches) if deformable else None
         self.last_layer = make_last_layer(classes, self.prototypes.classes)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -64,11 +64,11 @@ class DeformableProtoPNet(nn.Module):
         return self.inspect(images).logits
 
     def inspect(self, images: Tensor, normalised: Tensor | None = None) -> Output:
-        """All that the reasoning about images goes through.
+        """The logits of images, and every intermediate result that explains them.
 
         Args:
             images: (N, 3, H, W).
-            normalised: `prototypes.normalised()`, from whoever needs it too.
+            normalised: `prototypes.normalised()`, if it is computed already.
         """
         z, offsets = self.locate(images)
         cosines, places = self.prototypes(z, offsets, normalised)
@@ -81,8 +81,8 @@ class DeformableProtoPNet(nn.Module):
         return z, None if self.offsets is None else self.offsets(z)
 
     def activate(self, cosines: Tensor) -> Tensor:
-        """From cosines to scores: the same, but for the released code's ReLU."""
-        return cosines.relu() if "clipped_cosine" in self.prototypes.variant else cosines
+        """Scores from cosines: the same, or their ReLU if the released code's switch is on."""
+        return cosines.relu() if self.prototypes.switches.clipped_cosine else cosines
 
     @torch.no_grad()
     def find_parts(self, output: Output, image: int, prototypes: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,7 +105,7 @@ class DeformableProtoPNet(nn.Module):
             samples = ops.sample_parts(z, offsets, output.places[row, few], **shape)[0]
             shares.append((samples * layer.normalised(few)).sum(dim=1).flatten(1))
         shares = layer.damp(torch.cat(shares))
-        if "clipped_cosine" in layer.variant:
+        if layer.switches.clipped_cosine:
             shares = shares * (output.cosines[image, prototypes, None] > 0)
         rest = shares.new_tensor(resting_places(layer.kernel_size, layer.geometry["dilation"]))
         places = centre_cells(output, image, prototypes)[:, None] + rest
@@ -114,7 +114,7 @@ class DeformableProtoPNet(nn.Module):
         return places, shares
 
     def measure(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """What an evaluation is made of, for each of N images.
+        """Metrics of each of N images.
 
         Returns:
             `accuracy` (N,), 0 or 1, and `offset` (N,): the median, over all prototypes at their
@@ -129,7 +129,7 @@ class DeformableProtoPNet(nn.Module):
 
     @torch.no_grad()
     def keep(self, prototypes: Tensor) -> None:
-        """Leaves these prototypes (Q,) alone, in their order, and their connections."""
+        """Removes all prototypes but these (Q,), and their connections; the order stays."""
         kept = prototypes.sort().values
         vectors = self.prototypes.vectors[kept].contiguous(memory_format=torch.channels_last)
         self.prototypes.vectors = nn.Parameter(vectors)
@@ -157,8 +157,8 @@ def offsets_at(offsets: Tensor, places: Tensor) -> Tensor:
     Returns:
         (N, P, K*K, 2), down and to the right, in cells.
     """
-    there = places[:, None].expand(-1, offsets.shape[1], -1)
-    return offsets.flatten(2).gather(2, there).transpose(1, 2).unflatten(2, (-1, 2))
+    index = places[:, None].expand(-1, offsets.shape[1], -1)
+    return offsets.flatten(2).gather(2, index).transpose(1, 2).unflatten(2, (-1, 2))
 
 
 def centre_cells(output, image: int, prototypes: Tensor) -> Tensor:

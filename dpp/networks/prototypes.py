@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from dpp import ops
+from dpp.networks.released import PAPER, ReleasedSwitches
 
 EPSILON = 1e-5  # the uniform extra channel's value, before scaling
 OFFSET_CHANNELS = 128  # between the two convolutions of the offset branch
@@ -45,8 +46,8 @@ def fix_length(
 class _FixLength(torch.autograd.Function):
     """x s, with s = length / (sqrt(|x|^2 + extra epsilon^2 + slack) + added).
 
-    Prototypes are tens of megabytes, through which autograd's own way goes a dozen times; here, on
-    a CPU, each piece of them passes through its caches once.
+    Prototypes are tens of megabytes, which autograd's own operations would read a dozen times;
+    here, on a CPU, they are read piece by piece, and each piece stays in the cache.
     """
 
     @staticmethod
@@ -94,16 +95,16 @@ class OffsetBranch(nn.Sequential):
     All its weights are zero until `reset_parameters`: prototypes are rigid before joint training.
     """
 
-    def __init__(self, channels: int, kernel_size: int, variant: frozenset[str] = frozenset()):
+    def __init__(self, channels: int, kernel_size: int, switches: ReleasedSwitches = PAPER):
         first, second = 3, 3
-        if "offset_kernels" in variant and kernel_size == 2:  # others would not keep the map's size
+        if switches.offset_kernels and kernel_size == 2:  # others would change the map's size
             first, second = kernel_size + 2, kernel_size
         super().__init__(
             nn.Conv2d(channels, OFFSET_CHANNELS, first, padding=1),
             nn.ReLU(),
             nn.Conv2d(OFFSET_CHANNELS, 2 * kernel_size**2, second, padding=1),
         )
-        self.scale = LARGE if "large_features" in variant else 1.0
+        self.scale = LARGE if switches.large_features else 1.0
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
@@ -124,7 +125,7 @@ class Prototypes(nn.Module):
         classes: how many.
         per_class: prototypes of a class.
         kernel_size: K; a prototype has K*K parts. Parts of an even K are two cells apart.
-        variant: switches of the released code.
+        switches: of the released code.
     """
 
     def __init__(
@@ -133,16 +134,16 @@ class Prototypes(nn.Module):
         classes: int,
         per_class: int,
         kernel_size: int,
-        variant: frozenset[str] = frozenset(),
+        switches: ReleasedSwitches = PAPER,
     ):
         super().__init__()
         vectors = torch.rand(classes * per_class, channels, kernel_size, kernel_size)
         self.vectors = nn.Parameter(vectors.contiguous(memory_format=torch.channels_last))
         self.register_buffer("classes", torch.arange(classes).repeat_interleave(per_class))
-        self.variant = variant
-        self.extra = 2 if "two_channels" in variant else 1
-        self.epsilon = LOOSE if "two_channels" in variant else EPSILON
-        self.slack = LOOSE if "loose_length" in variant else 0.0
+        self.switches = switches
+        self.extra = 2 if switches.two_channels else 1
+        self.epsilon = LOOSE if switches.two_channels else EPSILON
+        self.slack = LOOSE if switches.loose_length else 0.0
 
     @property
     def kernel_size(self) -> int:
@@ -150,9 +151,9 @@ class Prototypes(nn.Module):
 
     @property
     def geometry(self) -> dict[str, float | int | None]:
-        """What the operator needs to know besides tensors."""
+        """The operator's arguments besides tensors."""
         dilation = 1 if self.kernel_size % 2 else 2
-        return {"dilation": dilation, "outside": 0.0 if "zero_outside" in self.variant else None}
+        return {"dilation": dilation, "outside": 0.0 if self.switches.zero_outside else None}
 
     @property
     def length(self) -> float:
@@ -181,7 +182,7 @@ class Prototypes(nn.Module):
         Args:
             z: (N, C + 1, H, W), from `place_features`.
             offsets: (N, 2*K*K, H, W), or None for rigid prototypes.
-            normalised: what `normalised` gives, if it is there already.
+            normalised: the result of `normalised`, if it is computed already.
 
         Returns:
             cosines (N, P), and places (N, P), flat indices into H*W.
@@ -191,18 +192,18 @@ class Prototypes(nn.Module):
         return self.damp(cosines), places
 
     def damp(self, cosines: Tensor) -> Tensor:
-        """As they are, but for a switch of the released code."""
-        return cosines / DAMPING if "damped_cosine" in self.variant else cosines
+        """The cosines, divided by 1.01 if the released code's switch is on."""
+        return cosines / DAMPING if self.switches.damped_cosine else cosines
 
     @torch.no_grad()
     def replace(self, prototype: Tensor, samples: Tensor) -> None:
-        """Makes prototypes what was found under their parts (equation 15).
+        """Replaces prototypes by the samples found under their parts (equation 15).
 
         `vectors` lack the extra channels, which are added before scaling: they are scaled so that
         these come out as sampled, also where a part lies on nothing at all.
 
         Args:
-            prototype: (Q,), which ones.
+            prototype: (Q,), their numbers.
             samples: (Q, C + 1, K, K), from `ops.sample_parts`.
         """
         features, last = samples[:, : -self.extra], samples[:, -1:]

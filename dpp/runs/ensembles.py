@@ -35,7 +35,7 @@ class Ensemble:
 
     def __post_init__(self):
         if not self.members:
-            raise UserError("an ensemble has at least one member")
+            raise UserError("an ensemble needs at least one member")
         for name in SAME:
             values = sorted({str(getattr(member, name)) for member in self.members})
             if len(values) > 1:
@@ -94,7 +94,7 @@ class EnsembleRun:
         return pd.DataFrame([row | self.manifest["results"] | {"seconds": 0.0}])
 
     def verify(self) -> None:
-        """Raises a `UserError` if the manifest is not what an ensemble writes."""
+        """Raises a `UserError` if the manifest has no valid results."""
         runs.verify_manifest(self.manifest, self.folder)
 
     def load_model(self, device: str = "cpu") -> SummedLogits:
@@ -102,7 +102,7 @@ class EnsembleRun:
 
 
 def module_of(plan: Experiment | Ensemble) -> ModuleType:
-    """What has `find` and `run` for it: this module, or `dpp.runs`."""
+    """The module with `find` and `run` for a plan: this one, or `dpp.runs`."""
     return sys.modules[__name__] if isinstance(plan, Ensemble) else runs
 
 
@@ -123,8 +123,8 @@ def run(ensemble: Ensemble, *, root: Path | None = None, **options) -> EnsembleR
         options: of `runs.run`.
     """
     members = tuple(runs.run(member, root=root, **options) for member in ensemble.members)
-    if found := find(ensemble, root):
-        return found
+    if tested := find(ensemble, root):
+        return tested
     folder = (Path(root) if root else paths.runs_root()) / ensemble.name
     made = EnsembleRun(ensemble, folder, members)
     device = runs.choose_device(options.get("device", "auto"))
@@ -146,10 +146,10 @@ def run(ensemble: Ensemble, *, root: Path | None = None, **options) -> EnsembleR
 
 @torch.inference_mode()
 def test_accuracy(model: nn.Module, experiment: Experiment, device: str = "cpu") -> float:
-    """The share of an experiment's test images that a network gets right."""
+    """The share of an experiment's test images that a network classifies correctly."""
     images = runs.load_splits(experiment, runs.load_source(experiment)).test
-    hits = 0
+    correct = 0
     for batch in batches(make_loader(images, experiment.batch_size)):
         logits = model(to_device(batch.images, device))
-        hits += int((logits.argmax(dim=1).cpu() == batch.labels).sum())
-    return hits / len(images)
+        correct += int((logits.argmax(dim=1).cpu() == batch.labels).sum())
+    return correct / len(images)

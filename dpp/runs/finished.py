@@ -45,13 +45,16 @@ class Run:
         return load_source(self.experiment)
 
     def verify(self) -> None:
-        """Raises a `UserError` if a file of the run is not what the run wrote."""
+        """Raises a `UserError` if a file of the run is damaged or was changed."""
         manifest = self.manifest
         verify_manifest(manifest, self.folder)
         for name in ("experiment.json", "weights.safetensors"):
             known = manifest.get(f"{Path(name).stem}_sha256")
             if files.sha256(self.folder / name) != known:
-                raise UserError(f"{self.folder / name} is not the one that the run wrote")
+                raise UserError(
+                    f"{self.folder / name} was changed or damaged: it does not match the hash in "
+                    "manifest.json"
+                )
         try:
             columns = set(self.metrics)
         except (OSError, ValueError) as error:
@@ -60,13 +63,15 @@ class Run:
             raise UserError(f"{self.folder / 'metrics.csv'} has no stage, epoch or seconds")
 
     def load_model(self, device: str = "cpu") -> nn.Module:
-        """The network, ready to look at images."""
+        """The trained network, in evaluation mode."""
         manifest = self.manifest
         path = self.folder / "weights.safetensors"
         tensors = checkpoints.read_tensors(path, manifest["weights_sha256"])
         stacked = self.experiment.stacked_branch
         backbone = make_backbone(self.experiment.backbone, stacked_branch=stacked)
         model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
+        if "kept" in manifest:  # it was pruned
+            model.keep(torch.tensor(manifest["kept"]))
         model.load_state_dict(tensors)
         return model.to(choose_device(device)).eval()
 
@@ -78,17 +83,19 @@ def find(experiment: Experiment, root: Path | None = None) -> Run | None:
 
 
 def verify_manifest(manifest: dict, folder: Path) -> None:
-    """A manifest has at least an accuracy and the seconds that it took."""
+    """Raises a `UserError` unless a manifest has an accuracy from 0 to 1 and its seconds."""
     try:
-        whole = 0 <= manifest["results"]["test_accuracy"] <= 1 and manifest["seconds"] >= 0
+        valid = 0 <= manifest["results"]["test_accuracy"] <= 1 and manifest["seconds"] >= 0
     except (KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise UserError(f"{folder / 'manifest.json'} has no accuracy or no seconds")
+        valid = False
+    if not valid:
+        raise UserError(
+            f"{folder / 'manifest.json'} has no test accuracy from 0 to 1 or no seconds"
+        )
 
 
 def set_aside(folder: Path) -> Path:
-    """Gives a run's folder a name by which nothing finds it."""
+    """Renames the folder of a damaged run, so that it is not found again."""
     numbers = itertools.count(1)
     aside = next(p for n in numbers if not (p := Path(f"{folder}.damaged-{n}")).exists())
     return folder.rename(aside)
@@ -102,12 +109,12 @@ def open_run(folder: Path) -> Run:
     described = folder / "experiment.json"
     known = files.read_json(folder / "manifest.json").get("experiment_sha256")
     if known != files.sha256(described):
-        raise UserError(f"{described} is not the one that the run was made from: it was changed")
+        raise UserError(f"{described} was changed: it does not match the hash in manifest.json")
     return Run(Experiment(**files.read_json(described)), folder)
 
 
 def find_or_committed(experiment: Experiment, root: Path | None = None) -> Run | None:
-    """The run of an experiment, if it is finished, or else is committed with the results."""
+    """The finished run of an experiment, or the one committed with the results."""
     committed = paths.RESULTS / experiment.profile / "networks"
     return find(experiment, root) or find(experiment, committed)
 

@@ -1,10 +1,10 @@
-"""From an experiment to a run: found if it is there, else trained; stopped and gone on with.
+"""From an experiment to a run: found if it is finished, else trained; stopped runs are resumed.
 
 A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
 
     experiment.json       what it is made from
     metrics.csv           a row for each epoch and each later stage
-    state-*.pt            while it is not finished: where to go on from
+    state-*.pt            while it is not finished: resume states
     weights.safetensors   when it is finished: the network
     prototypes.json       where each prototype comes from
     manifest.json         written last: results, seconds, commit, versions, device, digests
@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torchvision
+from torch import nn
 
 from dpp import ops
 from dpp.data.batches import Splits
@@ -38,16 +39,16 @@ from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training import checkpoints
 from dpp.training.experiments import Experiment, base_experiment
-from dpp.training.resumable import supervise
+from dpp.training.resumable import train_resumably
 from dpp.training.trainer import Trainer
 
 
 def get(experiment: Experiment, **options) -> Run:
-    """A run to look at: one that is there, or is committed with the results, or else trained.
+    """The run of an experiment: finished, or committed with the results, or else trained now.
 
     Args:
         experiment: what it is a run of.
-        options: of `run`, for one that is neither.
+        options: of `run`.
     """
     return find_or_committed(experiment, options.get("root")) or run(experiment, **options)
 
@@ -66,7 +67,7 @@ def run(
     progress: bool = True,
     tensorboard: bool = False,
 ) -> Run:
-    """Finds the run of an experiment or trains it, going on from where it was stopped.
+    """Finds the finished run of an experiment, or trains it, resuming where it was stopped.
 
     Args:
         experiment: what to train.
@@ -77,8 +78,8 @@ def run(
         tensorboard: write its events to the run's folder too.
     """
     root = Path(root) if root else paths.runs_root()
-    if found := find(experiment, root):
-        return found
+    if finished := find(experiment, root):
+        return finished
     device = choose_device(device)
     pretrained = None
     if experiment.weights == "base":
@@ -87,14 +88,15 @@ def run(
     folder = root / experiment.name
     trainer, source = make_trainer(experiment, pretrained, device, workers)
     with files.locked(folder, wait=False):
-        if found := find(experiment, root):  # by a process that held the lock
-            return found
+        if finished := find(experiment, root):  # trained by the process that held the lock
+            return finished
         files.write_json(folder / "experiment.json", asdict(experiment))
         title = f"{experiment.model} {experiment.backbone}" if progress else None
-        history = supervise(
+        history = train_resumably(
             trainer, folder, experiment.identity, title=title, tensorboard=tensorboard
         )
-        finish(experiment, trainer, folder, history, source, pretrained)
+        name = pretrained.experiment.name if pretrained else experiment.weights
+        finish(experiment, trainer, folder, history, source, name)
     return Run(experiment, folder)
 
 
@@ -102,16 +104,26 @@ def make_trainer(
     experiment: Experiment, pretrained: Run | None = None, device: str = "cpu", workers: int = 0
 ) -> tuple[Trainer, Source]:
     """What trains an experiment from its beginning, and the data that it trains on."""
-    method = METHODS[experiment.model]
     source = load_source(experiment)
     if len(source.class_names) < 2:
-        raise UserError(f"{source.name} under {source.root} has one class: there is none to tell")
+        raise UserError(
+            f"{source.name} under {source.root} has one class: training needs at least two"
+        )
     torch.manual_seed(experiment.seed)
     backbone = load_backbone(experiment, pretrained)
-    model = method.build(experiment, backbone, len(source.class_names)).to(device)
+    build = METHODS[experiment.model].build
+    model = build(experiment, backbone, len(source.class_names)).to(device)
     if experiment.compile:
         backbone.compile()
-    trainer = Trainer(
+    return trainer_of(experiment, model, source, workers), source
+
+
+def trainer_of(
+    experiment: Experiment, model: nn.Module, source: Source, workers: int = 0
+) -> Trainer:
+    """The trainer of an experiment for a network that is built already, on its device."""
+    method = METHODS[experiment.model]
+    return Trainer(
         model,
         method.schedule(experiment),
         load_splits(experiment, source),
@@ -122,7 +134,6 @@ def make_trainer(
         workers=workers,
         precision=experiment.precision,
     )
-    return trainer, source
 
 
 def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
@@ -140,9 +151,20 @@ def finish(
     folder: Path,
     history: list[dict],
     source: Source,
-    pretrained: Run | None,
+    pretrained: str,
+    **facts,
 ) -> None:
-    """Writes what a finished run is, the manifest last, and removes the states."""
+    """Writes the files of a finished run, the manifest last, and removes its resume states.
+
+    Args:
+        experiment: what the run is of.
+        trainer: at its end.
+        folder: of the run.
+        history: a record for each task.
+        source: the data.
+        pretrained: where the backbone's weights come from, by name.
+        facts: further entries of the manifest.
+    """
     digest = checkpoints.write_tensors(
         folder / "weights.safetensors", trainer.model.state_dict(), {"run": experiment.identity}
     )
@@ -153,14 +175,15 @@ def finish(
     files.write_json(
         folder / "manifest.json",
         {
-            "run": experiment.name,
+            "run": folder.name,
             "results": results,
             "seconds": round(sum(record["seconds"] for record in history), 1),
             "classes": len(source.class_names),
             "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
-            "pretrained": pretrained.experiment.name if pretrained else experiment.weights,
+            "pretrained": pretrained,
             "weights_sha256": digest,
             "experiment_sha256": files.sha256(folder / "experiment.json"),
+            **facts,
             **surroundings(trainer.device),
         },
     )
@@ -169,7 +192,7 @@ def finish(
 
 
 def surroundings(device: torch.device) -> dict:
-    """What a number may depend on that is not in the experiment."""
+    """What results may depend on besides the experiment: commit, device and versions."""
     cuda = device.type == "cuda"
     return {
         "commit": commit(),
@@ -185,10 +208,10 @@ def surroundings(device: torch.device) -> dict:
 
 
 def commit() -> str:
-    """The commit that the code is of, with a plus if files have changed since."""
+    """The commit of the code, with a plus if files have changed since."""
     command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--abbrev=12", "--dirty=+"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        described = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return found.stdout.strip() or "unknown"
+    return described.stdout.strip() or "unknown"

@@ -2,7 +2,7 @@
 
 `runs.csv` has a row for each run: its experiment, results, seconds, commit, versions and device;
 `epochs.csv` has a row for each epoch and later stage of each run. Notebooks read them, so that a
-reader sees real numbers and nothing is trained twice; whoever wants to train asks for it.
+reader sees real numbers and nothing is trained twice; `retrain` trains all the same.
 """
 
 import functools
@@ -20,7 +20,7 @@ from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 
 RUNS, EPOCHS = "runs.csv", "epochs.csv"
-MEND = "restore it, or make it anew with make reproduce"
+REMEDY = "restore it, or make it again with make reproduce"
 
 
 class RunRecord(NamedTuple):
@@ -34,40 +34,40 @@ def get(experiment: Experiment | Ensemble, *, retrain: bool = False, **options) 
     """The record of an experiment: the stored one, or else that of its run, which is then stored.
 
     Args:
-        retrain: look at no stored record, but find or train the run.
+        retrain: ignore stored records; find or train the run.
         options: of `runs.run`.
     """
-    found = None if retrain else stored(experiment)
-    if found is None:
+    record = None if retrain else stored(experiment)
+    if record is None:
         run = ensembles.module_of(experiment).run(experiment, **options)
         store(run)
-        found = stored(run.experiment)
-    return found
+        record = stored(run.experiment)
+    return record
 
 
 def stored(experiment: Experiment | Ensemble) -> RunRecord | None:
     """The record of an experiment in `results/`, if there is one."""
     summaries, epochs = (read(paths.results(experiment.profile) / name) for name in (RUNS, EPOCHS))
-    mine = summaries[summaries.run == experiment.name]
-    if mine.empty:
+    rows = summaries[summaries.run == experiment.name]
+    if rows.empty:
         return None
     metrics = epochs[epochs.run == experiment.name].dropna(axis="columns", how="all")
-    return RunRecord(mine.iloc[0].to_dict(), metrics.drop(columns="run").reset_index(drop=True))
+    return RunRecord(rows.iloc[0].to_dict(), metrics.drop(columns="run").reset_index(drop=True))
 
 
 def store(*finished: runs.Run | EnsembleRun) -> None:
     """Puts the records of runs into `results/`, in place of older ones of the same experiments."""
     for profile in {run.experiment.profile for run in finished}:
-        mine = [run for run in finished if run.experiment.profile == profile]
-        metrics = [run.metrics.assign(run=run.experiment.name) for run in mine]
-        _replace(paths.results(profile) / RUNS, pd.DataFrame([_summary(run) for run in mine]))
+        of_profile = [run for run in finished if run.experiment.profile == profile]
+        metrics = [run.metrics.assign(run=run.experiment.name) for run in of_profile]
+        _replace(paths.results(profile) / RUNS, pd.DataFrame(map(_summary, of_profile)))
         _replace(paths.results(profile) / EPOCHS, pd.concat(metrics))
 
 
 def _summary(run: runs.Run | EnsembleRun) -> dict:
     experiment, manifest = run.experiment, run.manifest
-    figures = {k: v for k, v in manifest.items() if not isinstance(v, dict)}
-    return {"run": experiment.name} | experiment.row | manifest["results"] | figures
+    facts = {k: v for k, v in manifest.items() if not isinstance(v, dict)}
+    return {"run": experiment.name} | experiment.row | manifest["results"] | facts
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -80,55 +80,57 @@ def read(path: Path) -> pd.DataFrame:
 
 @functools.lru_cache(maxsize=8)
 def _parse(path: Path, *version: int) -> pd.DataFrame:
-    """A table as it was in one version of its file: tables of the paper read it for each cell."""
+    """The table in one version of its file, cached: the paper's tables read it for each cell."""
     try:
         table = pd.read_csv(path)
         accuracy = table.get("test_accuracy", pd.Series(dtype=float)).astype(float)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}): {MEND}") from error
+        raise UserError(f"{path} is damaged ({error}): {REMEDY}") from error
     if "run" not in table:
-        raise UserError(f"{path} is damaged (it has no column run): {MEND}")
+        raise UserError(f"{path} is damaged (it has no column run): {REMEDY}")
     wrong = accuracy.index[accuracy.notna() & ~accuracy.between(0, 1)]
     if len(wrong):
-        raise UserError(f"{path} has an accuracy that is none, of {table.run[wrong[0]]}: {MEND}")
+        raise UserError(
+            f"{path} has an accuracy outside 0 to 1 for {table.run[wrong[0]]}: {REMEDY}"
+        )
     return table
 
 
 def set_aside_damaged(profile: str) -> list[str]:
-    """Renames tables of records that cannot be read; their runs' folders have all that was there.
+    """Renames tables of records that cannot be read; they can be made again from the runs.
 
     Returns:
-        What was done, a line for each.
+        A message for each.
     """
-    said = []
+    messages = []
     for path in (paths.results(profile) / name for name in (RUNS, EPOCHS)):
         try:
             read(path)
         except UserError as error:
             aside = path.rename(path.with_suffix(".damaged.csv"))
-            said.append(f"{error}. Set aside as {aside.name}, and made anew from the runs")
-    return said
+            messages.append(f"{error}. Set aside as {aside.name}, and made again from the runs")
+    return messages
 
 
 def differences(profile: str) -> pd.DataFrame:
-    """How accuracies now differ from those that are committed, in percentage points.
+    """Differences of the current accuracies from the committed ones, in percentage points.
 
     Returns:
         For each run that is in both: run, committed, now, difference.
     """
     columns = ["run", "test_accuracy"]
-    there, here = (
+    committed, current = (
         read(folder / RUNS).reindex(columns=columns)
         for folder in (paths.RESULTS / profile, paths.results(profile))
     )
-    both = there.merge(here, on="run", suffixes=("_committed", "_now")).dropna()
+    both = committed.merge(current, on="run", suffixes=("_committed", "_now")).dropna()
     both = both.rename(columns=lambda name: name.removeprefix("test_accuracy_"))
     both[["committed", "now"]] *= 100
     return both.assign(difference=both.now - both.committed)
 
 
 def _replace(path: Path, rows: pd.DataFrame) -> None:
-    """Rows of some runs in a table: the table stays in the order of the runs' names."""
+    """Replaces the rows of some runs in a table, which is sorted by the runs' names."""
     with files.locked(path.parent):  # notebooks store records side by side
         table = read(path)
         table = pd.concat([table[~table.run.isin(rows.run)], rows], ignore_index=True)

@@ -17,9 +17,7 @@ from torch import Tensor
 from dpp.system.errors import UserError
 from dpp.system.files import read_file, remove_abandoned, sha256_of_bytes, write_file
 
-KEPT = 2  # states in a folder: should the newest be damaged, the one before it is there
-
-
+KEPT = 2  # states in a folder: if the newest is damaged, the one before it is used
 STATE_NAME = re.compile(r"state-(\d{8,})-([0-9a-f]{16})\.pt")
 
 
@@ -49,7 +47,7 @@ def read_tensors(path: Path, digest: str | None = None) -> dict[str, Tensor]:
     """
     content = read_file(path)
     if digest is not None and (found := sha256_of_bytes(content)) != digest:
-        raise UserError(f"{path} is damaged or another file: its SHA-256 is {found}, not {digest}")
+        raise UserError(f"{path} is damaged or replaced: its SHA-256 is {found}, not {digest}")
     try:
         return safetensors.torch.load(content)
     except (SafetensorError, ValueError, KeyError) as error:
@@ -57,16 +55,16 @@ def read_tensors(path: Path, digest: str | None = None) -> dict[str, Tensor]:
 
 
 def save_state(folder: Path, step: int, state: dict) -> Path:
-    """Writes the state from which a run can go on, and removes what it makes useless.
+    """Writes a resume state, and removes those that it replaces.
 
-    Of the older states the last one stays. States of the same or of later steps, which can be there
-    when a run went back to an older state, are removed: this one is now the newest.
+    The last of the older states stays. States of the same or of later steps, which exist if a run
+    went back to an older state, are removed: this one is now the newest.
 
     Args:
         state: dictionaries, lists and tuples of tensors, numbers, strings and None.
 
     Returns:
-        `state-<step>-<digest>.pt`, whose name vouches for its content.
+        `state-<step>-<hash>.pt`; the hash is that of its content.
     """
     buffer = io.BytesIO()
     torch.save(plain(state, "state"), buffer)
@@ -76,7 +74,7 @@ def save_state(folder: Path, step: int, state: dict) -> Path:
     older = [other for other in find_states(folder) if step_of(other) < step]
     for other in find_states(folder):
         if other != path and other not in older[: KEPT - 1]:
-            with suppress(OSError):  # it takes room and does no harm
+            with suppress(OSError):  # a leftover file does no harm
                 other.unlink()
     remove_abandoned(folder)
     return path
@@ -86,27 +84,27 @@ def read_state(path: Path) -> dict:
     """Reads a state that `save_state` wrote, onto the CPU; refuses one that was changed since."""
     name = STATE_NAME.fullmatch(path.name)
     if not name:
-        raise UserError(f"{path} is not named state-<step>-<digest>.pt, as a state is")
+        raise UserError(f"{path} is not a state: the name must be state-<step>-<hash>.pt")
     content = read_file(path)
     if sha256_of_bytes(content)[:16] != name[2]:
-        raise UserError(f"{path} is damaged: its content is not that which its name vouches for")
+        raise UserError(f"{path} is damaged: its content does not match the hash in its name")
     try:
         state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except Exception as error:  # of many kinds: the content can be anything
         raise UserError(
             f"{path} was not written by this program: it cannot be read without running code that "
-            f"it may carry ({type(error).__name__})"
+            f"it may contain ({type(error).__name__})"
         ) from error
     if not isinstance(state, dict):
-        raise UserError(f"{path} was not written by this program: it holds no dictionary")
+        raise UserError(f"{path} was not written by this program: it does not contain a dictionary")
     return state
 
 
 def latest_state(folder: Path, check: Callable[[dict], None] | None = None) -> dict | None:
-    """Reads the newest state of a folder that is whole; warns of each that is not.
+    """Reads the newest undamaged state of a folder; warns of each damaged one.
 
     Args:
-        check: raises `UserError` for a state that does not fit, which is then passed over too.
+        check: raises `UserError` for a state that does not fit, which is then skipped too.
 
     Returns:
         The state, or None if the folder has none.
@@ -122,12 +120,12 @@ def latest_state(folder: Path, check: Callable[[dict], None] | None = None) -> d
             problems.append(text if str(path) in text else f"{path}: {text}")
             continue
         for problem in problems:
-            warnings.warn(f"{problem}; {path.name} is taken instead", stacklevel=2)
+            warnings.warn(f"{problem}; using {path.name} instead", stacklevel=2)
         return state
     if problems:
         raise UserError(
             f"none of the states in {folder} can be used: {'; '.join(problems)}. Remove them to "
-            "start again from the beginning"
+            "start from the beginning"
         )
     return None
 

@@ -2,8 +2,8 @@
 
     experiment = make_experiment("mini", backbone="slim_vgg16_bn", kernel_size=2)
 
-`Experiment` alone has the paper's values; `make_experiment` puts a profile's in their place, and
-what follows from other fields, such as ten prototypes of a class where they are 2x2.
+`Experiment` alone has the paper's values; `make_experiment` replaces them by those of a profile and
+model, which `presets.toml` lists.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from dpp.networks import released
 from dpp.system.errors import UserError
 from dpp.system.files import sha256
 from dpp.system.profiles import check_profile
+from dpp.training.presets import PRESETS, preset
 
 RECIPE = 1  # raised when the same fields no longer mean the same run
 MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
@@ -33,7 +34,7 @@ def _field(default, help: str):
 class Experiment:
     """Everything that a run's numbers depend on, besides the machine."""
 
-    profile: str = _field("paper", "whose values the others were taken from")
+    profile: str = _field("paper", "the preset that the other values come from")
     model: str = _field("deformable", f"one of {', '.join(MODELS)}")
     backbone: str = _field("resnet50", "a torchvision classifier, or a slim one: slim_resnet34")
     weights: str = _field(
@@ -47,7 +48,7 @@ class Experiment:
     pose: float = _field(1.0, "drawn data: strength of the pose variation, 0 to 2")
     image_size: int = _field(224, "side of the images that the network sees")
     crop_to_box: bool = _field(False, "show the network the box around the animal alone")
-    validation_fraction: float = _field(0.1, "share of the training images to choose by")
+    validation_fraction: float = _field(0.1, "share of the training images held out for validation")
     kernel_size: int = _field(3, "K: a prototype has K x K parts")
     per_class: int = _field(6, "prototypes of a class")
     deformable: bool = _field(True, "let the parts move")
@@ -58,8 +59,8 @@ class Experiment:
     l1: float = _field(1e-3, "weight of the L1 term of equation 16")
     variant: str = _field("paper", "paper, released, or released:SWITCH,SWITCH")
     epochs: int = _field(30, "of stage 1 in all")
-    warm_epochs: int = _field(5, "that train the prototypes alone")
-    second_warm_epochs: int = _field(5, "after them, that train the backbone too")
+    warm_epochs: int = _field(5, "epochs that train the prototypes alone")
+    second_warm_epochs: int = _field(5, "epochs after them that train the backbone too")
     project_after: tuple[int, ...] = _field((20, 30), "epochs that stages 2 and 3 follow")
     backbone_rate: float = _field(1e-4, "learning rate of the backbone")
     prototype_rate: float = _field(3e-3, "of the prototypes, or of a CNN's classifier")
@@ -97,20 +98,19 @@ class Experiment:
             raise UserError(f"project_after: there is no epoch {wrong[0]}, only 1 to {self.epochs}")
         if self.project_after and max(self.project_after) != self.epochs:
             raise UserError(
-                f"project_after: the last must be the last epoch, {self.epochs}, or prototypes "
-                "would end as something that no image has; give none to leave projection out"
+                f"project_after: the last must be the last epoch, {self.epochs}, or the "
+                "final prototypes are not patches of training images; give none to skip projection"
             )
 
     @property
-    def switches(self) -> frozenset[str]:
+    def switches(self) -> released.ReleasedSwitches:
         return released.parse(self.variant)
 
     @property
     def stacked_branch(self) -> bool:
         """Whether the backbone has both of BBN's last blocks: a switch for that file alone."""
-        on = "stacked_branch" in self.switches
         file = self.weights not in ("imagenet", "base", "none")
-        return on and file and self.backbone == "resnet50"
+        return self.switches.stacked_branch and file and self.backbone == "resnet50"
 
     @property
     def row(self) -> dict:
@@ -124,7 +124,7 @@ class Experiment:
     def identity(self) -> str:
         """A digest of all fields.
 
-        A weights file counts by its content, not by its place; a folder of images by the names and
+        A weights file counts by its content, not by its path; a folder of images by the names and
         sizes of its files.
         """
         values = asdict(self) | {"recipe": RECIPE}
@@ -139,54 +139,9 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """The run's folder: what people look for, then the digest."""
+        """The name of the run's folder: the main fields, then the digest."""
         data = Path(self.data).name + ("_base" if self.base_classes else "")
         return f"{self.model}-{self.backbone}-{data}-{self.seed}-{self.identity}"
-
-
-# An epoch of PoseBirds is 9 steps and one of CUB 75: at the paper's rates, little would move in
-# them. Mini's rates are its own.
-DRAWN = {
-    "data": "posebirds",
-    "backbone": "slim_resnet34",
-    "weights": "base",
-    "image_size": 64,
-    "batch_size": 30,
-    "last_layer": "converged",
-}
-PRESETS = {
-    "paper": {},
-    "mini": DRAWN
-    | {
-        "epochs": 10,
-        "warm_epochs": 1,
-        "second_warm_epochs": 2,
-        "project_after": (7, 10),
-        "backbone_rate": 1e-3,
-        "prototype_rate": 1e-2,
-        "offset_rate": 5e-3,
-        "offset_deviation": 1e-2,
-        "decay": 0.8,
-        "decay_every": 1,
-    },
-    "smoke": DRAWN
-    | {
-        "classes": 3,
-        "train_per_class": 6,
-        "test_per_class": 4,
-        "epochs": 3,
-        "warm_epochs": 1,
-        "second_warm_epochs": 1,
-        "project_after": (3,),
-        "batch_size": 5,
-        "offset_deviation": 1e-2,
-    },
-}
-# What a slim backbone is pretrained with, from nothing: as with ImageNet, once for all data sets.
-BASE = {
-    "mini": {"classes": 20, "train_per_class": 100, "test_per_class": 10, "epochs": 8},
-    "smoke": {"classes": 4, "train_per_class": 6, "test_per_class": 2, "epochs": 1},
-}
 
 
 def make_experiment(profile: str = "mini", **changes) -> Experiment:
@@ -197,10 +152,9 @@ def make_experiment(profile: str = "mini", **changes) -> Experiment:
         raise UserError(
             f"an experiment has no {unknown[0]!r}: choose of {', '.join(sorted(known))}"
         )
-    preset = {"profile": profile} | PRESETS[profile]
-    values = preset | _implied(preset | changes)
-    if "epochs" in changes and (after := values.get("project_after", Experiment.project_after)):
-        epochs = changes["epochs"]
+    values = preset(profile, changes)
+    after, epochs = values.get("project_after", Experiment.project_after), changes.get("epochs")
+    if after and isinstance(epochs, int):  # stages 2 and 3 follow the new last epoch
         values["project_after"] = (*(epoch for epoch in after if epoch < epochs), epochs)
     return Experiment(**(values | changes))
 
@@ -213,94 +167,25 @@ def example_experiment(profile: str = "mini", **changes) -> Experiment:
     return make_experiment(profile, **({"backbone": backbone} | shape | changes))
 
 
-# What each model's own paper says, where it differs, and what mini and smoke have in its place.
-PATCHES = {"per_class": 10, "cluster": 0.8, "separation": 0.08, "l1": 1e-4}
-PATCHES |= {"warm_epochs": 5, "second_warm_epochs": 0, "project_after": (10, 20, 30)}
-OF_MODEL = {
-    "cnn": {"second_warm_epochs": 0, "project_after": ()},
-    "protopnet": PATCHES,
-    "tesnet": PATCHES | {"orthogonality": 1e-4},
-    "prototree": {
-        "epochs": 100,
-        "warm_epochs": 30,
-        "second_warm_epochs": 30,
-        "project_after": (100,),
-        "backbone_rate": 1e-5,
-        "prototype_rate": 1e-3,
-        "decay": 0.5,
-        "decay_every": 10,
-        "weight_decay": 0.0,
-        "batch_size": 64,
-    },
-}
-SMALL = {"backbone_rate": 1e-3, "prototype_rate": 3e-3, "batch_size": 30}
-SMALL_PATCHES = SMALL | {"warm_epochs": 2, "project_after": (7, 10)}
-MINI_OF_MODEL = {
-    "cnn": SMALL,
-    "protopnet": SMALL_PATCHES,
-    "tesnet": SMALL_PATCHES,
-    "prototree": SMALL
-    | {
-        "epochs": 28,
-        "warm_epochs": 1,
-        "second_warm_epochs": 15,
-        "project_after": (28,),
-        "prototype_rate": 1e-2,
-        "decay_every": 1,
-    },
-}
-SMOKE = {"epochs": 3, "warm_epochs": 1, "project_after": (3,), "batch_size": 5}
-SMOKE_OF_MODEL = {
-    "protopnet": SMOKE,
-    "tesnet": SMOKE,
-    "prototree": SMOKE | {"second_warm_epochs": 1},
-}
-
-
-def _implied(given: dict) -> dict:
-    """What the supplement says for some backbones, kernels and data sets, and other models."""
-    backbone, data = given.get("backbone", ""), given.get("data", "cub")
-    model = given.get("model", "deformable")
-    implied = {}
-    if given.get("kernel_size", 3) == 2 or data == "dogs":
-        implied["per_class"] = 10
-    if model == "deformable" and data == "cub" and backbone.startswith(("vgg", "densenet")):
-        implied["warm_epochs"] = 7
-    if data == "dogs" and backbone == "resnet152":
-        implied["backbone_rate"] = 1e-5
-    of_profile = {"paper": {}, "mini": MINI_OF_MODEL, "smoke": SMOKE_OF_MODEL}[given["profile"]]
-    return implied | OF_MODEL.get(model, {}) | of_profile.get(model, {})
-
-
 def base_experiment(experiment: Experiment) -> Experiment:
     """The experiment that pretrains a slim backbone on base classes, for `weights="base"`."""
-    if experiment.profile not in BASE or experiment.data not in catalogue.DRAWN:
+    based = [profile for profile, sections in PRESETS.items() if "base" in sections]
+    if experiment.profile not in based or experiment.data not in catalogue.DRAWN:
         raise UserError(
-            f"base weights are for drawn data in {' or '.join(BASE)}: for {experiment.data} in "
+            f"base weights are for drawn data in {' or '.join(based)}: for {experiment.data} in "
             f"{experiment.profile} choose imagenet, none or a file"
         )
-    return make_experiment(
-        experiment.profile,
-        **BASE[experiment.profile],
-        model="cnn",
+    return Experiment(
+        profile=experiment.profile,
         backbone=experiment.backbone,
-        data="posebirds",
         image_size=experiment.image_size,
-        weights="none",
-        base_classes=True,
-        warm_epochs=0,
-        batch_size=25 if experiment.profile == "mini" else 5,
-        backbone_rate=2e-3,
-        prototype_rate=2e-3,
-        weight_decay=1e-4,
-        decay=0.65,
-        decay_every=1,
+        **PRESETS[experiment.profile]["base"],
     )
 
 
 def _check_choice(name: str, value: str, choices) -> None:
     if value not in choices:
-        raise UserError(f"{name}: {value!r} is none of {', '.join(choices)}")
+        raise UserError(f"{name}: {value!r} is not one of {', '.join(choices)}")
 
 
 def _as(kind: type, name: str, value):

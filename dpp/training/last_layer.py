@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from dpp.data.batches import batches
@@ -163,35 +163,40 @@ def fit_by_passes(
 
 def stage(experiment: Experiment) -> Callable[[Trainer], dict[str, float]]:
     """Stage 3 as an experiment wants it, for any network with scores and a last layer."""
+    return lambda trainer: refit(experiment, trainer.model, *cache_scores(trainer))
 
-    def run(trainer: Trainer) -> dict[str, float]:
-        model = trainer.model
-        scores, labels = cache_scores(trainer)
-        problem = (scores, labels, model.last_layer.weight.detach(), model.prototypes.classes)
-        if experiment.last_layer == "converged":
-            tolerance = experiment.last_layer_tolerance
-            fit = fit_to_convergence(*problem, l1=experiment.l1, tolerance=tolerance)
-        else:
-            fit = fit_by_passes(
-                *problem,
-                l1=experiment.l1,
-                passes=experiment.last_layer_passes,
-                rate=experiment.last_layer_rate,
-                batch_size=experiment.batch_size,
-                seed=experiment.seed,
-            )
-        with torch.no_grad():
-            model.last_layer.weight.copy_(fit.weight)
-        zeros = float((fit.weight == 0).double().mean())
-        loss = fit.losses[-1] if fit.converged else min(fit.losses)
-        return {"loss": loss, "zero_connections": zeros, "converged": fit.converged}
 
-    return run
+def refit(
+    experiment: Experiment, model: nn.Module, scores: Tensor, labels: Tensor
+) -> dict[str, float]:
+    """Replaces a network's last layer by one fitted on scores (N, P) and labels (N,).
+
+    Returns:
+        Metrics: the loss, the share of zero connections, and whether the fit converged.
+    """
+    problem = (scores, labels, model.last_layer.weight.detach(), model.prototypes.classes)
+    if experiment.last_layer == "converged":
+        tolerance = experiment.last_layer_tolerance
+        fit = fit_to_convergence(*problem, l1=experiment.l1, tolerance=tolerance)
+    else:
+        fit = fit_by_passes(
+            *problem,
+            l1=experiment.l1,
+            passes=experiment.last_layer_passes,
+            rate=experiment.last_layer_rate,
+            batch_size=experiment.batch_size,
+            seed=experiment.seed,
+        )
+    with torch.no_grad():
+        model.last_layer.weight.copy_(fit.weight)
+    zeros = float((fit.weight == 0).double().mean())
+    loss = fit.losses[-1] if fit.converged else min(fit.losses)
+    return {"loss": loss, "zero_connections": zeros, "converged": fit.converged}
 
 
 @torch.no_grad()
 def cache_scores(trainer: Trainer) -> tuple[Tensor, Tensor]:
-    """Scores (N, P) and labels (N,) of the training images as they are."""
+    """Scores (N, P) and labels (N,) of the un-augmented training images."""
     trainer.model.eval()
     scores, labels = [], []
     for batch in batches(trainer.loaders["projection"]):

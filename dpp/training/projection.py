@@ -1,4 +1,4 @@
-"""Stage 2: every prototype becomes what it resembles most in one training image (equation 15)."""
+"""Stage 2: every prototype becomes the most similar patch of a training image (equation 15)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -63,7 +63,7 @@ def project(
     best = search(model, images)
     classes = prototypes.classes.tolist()
     if lacking := [label for label, image in zip(classes, best.image, strict=True) if image < 0]:
-        raise UserError(f"class {lacking[0]} has no image to project its prototypes on")
+        raise UserError(f"class {lacking[0]} has no training image to project its prototypes onto")
     prototypes.replace(torch.arange(len(classes), device=best.samples.device), best.samples)
     return best.origins(classes, dataset.records)
 
@@ -77,11 +77,11 @@ def search(model: DeformableProtoPNet, images: Iterable[Batch]) -> "Best":
     for batch in images:
         z, offsets = model.locate(to_device(batch.images, device))
         for label in batch.labels.unique().tolist():
-            mine = (prototypes.classes == label).nonzero().flatten()
+            numbers = (prototypes.classes == label).nonzero().flatten()
             rows = (batch.labels == label).nonzero().flatten()
-            there = rows.to(device)
-            moved = None if offsets is None else offsets[there]
-            best.update(mine, z[there], moved, batch.indices[rows])
+            index = rows.to(device)
+            moved = None if offsets is None else offsets[index]
+            best.update(numbers, z[index], moved, batch.indices[rows])
     return best
 
 
@@ -103,27 +103,27 @@ class Best:
         self.moved = torch.zeros(count, kernel_size**2, 2, dtype=prototypes.dtype)
         self.cells = (0, 0)
 
-    def update(self, mine: Tensor, z: Tensor, offsets: Tensor | None, images: Tensor) -> None:
-        """Looks for prototypes `mine` (Q,) in images (N,) with features z (N, C + 1, H, W)."""
-        cosines, places = ops.max_similarity(z, offsets, self.prototypes[mine], **self.geometry)
+    def update(self, numbers: Tensor, z: Tensor, offsets: Tensor | None, images: Tensor) -> None:
+        """Looks for prototypes `numbers` (Q,) in images (N,) with features z (N, C + 1, H, W)."""
+        cosines, places = ops.max_similarity(z, offsets, self.prototypes[numbers], **self.geometry)
         similarity, row = cosines.max(dim=0)  # (Q,), and which image
-        better = (similarity.cpu() > self.similarity[mine.cpu()]).nonzero().flatten()
+        better = (similarity.cpu() > self.similarity[numbers.cpu()]).nonzero().flatten()
         if not len(better):
             return
-        there = better.to(z.device)
-        row, winners = row[there], mine[there]
-        centres = places[row, there][:, None]  # (Q, 1)
-        theirs = None if offsets is None else offsets[row]
+        index = better.to(z.device)
+        row, winners = row[index], numbers[index]
+        centres = places[row, index][:, None]  # (Q, 1)
+        moved = None if offsets is None else offsets[row]
         self.samples[winners] = ops.sample_parts(
-            z[row], theirs, centres, kernel_size=self.prototypes.shape[-1], **self.geometry
+            z[row], moved, centres, kernel_size=self.prototypes.shape[-1], **self.geometry
         )[:, 0]
         winners, self.cells = winners.cpu(), tuple(z.shape[2:])
-        self.similarity[winners] = similarity[there].cpu()
+        self.similarity[winners] = similarity[index].cpu()
         self.image[winners] = images[row.cpu()]
         width = self.cells[1]
         self.centre[winners] = torch.cat([centres // width, centres % width], dim=1).cpu()
-        if theirs is not None:
-            self.moved[winners] = offsets_at(theirs, centres)[:, 0].cpu()
+        if moved is not None:
+            self.moved[winners] = offsets_at(moved, centres)[:, 0].cpu()
 
     def origins(self, labels: list[int], records: tuple[ImageRecord, ...]) -> list[Origin]:
         kernel_size = self.prototypes.shape[-1]
@@ -146,10 +146,10 @@ class Best:
 
 
 def stage(trainer: Trainer, project: Callable[..., list[Origin]] = project) -> dict[str, float]:
-    """Stage 2 on the training images as they are; the trainer keeps the origins.
+    """Stage 2 on the un-augmented training images; the trainer keeps the origins.
 
     Args:
-        project: another network's way of it.
+        project: the function of networks that project in another way.
     """
     images = batches(trainer.loaders["projection"])
     origins = project(trainer.model, images, trainer.splits.projection)

@@ -1,7 +1,7 @@
-"""Fewer prototypes: those that say the same, and those that say nothing about their class.
+"""Removes prototypes that are duplicates, or whose nearest training images are of other classes.
 
-ProtoPNet (Chen et al., 2019) takes out prototypes whose nearest training patches are mostly of
-other classes; projection also leaves prototypes with one and the same source.
+ProtoPNet (Chen et al., 2019) prunes by the second criterion; duplicates arise where projection
+gives several prototypes of a class the same source. `dpp.runs.pruned` applies both to a run.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,12 @@ from torch.nn import functional
 from dpp.networks import losses
 from dpp.networks.model import DeformableProtoPNet
 
+NEAREST, LEAST = 6, 3  # ProtoPNet's: of the 6 nearest training images, at least 3 of the class
+
 
 @torch.no_grad()
 def merge_duplicates(model: DeformableProtoPNet, tolerance: float = 1e-6) -> Tensor:
-    """Takes out prototypes that equal an earlier one of their class; no logit changes.
+    """Removes prototypes that equal an earlier one of their class; no logit changes.
 
     The first of equal prototypes takes over the others' connections, since their scores are equal.
 
@@ -37,7 +39,10 @@ def merge_duplicates(model: DeformableProtoPNet, tolerance: float = 1e-6) -> Ten
 
 
 def find_duplicates(prototypes: Tensor, classes: Tensor, tolerance: float = 1e-6) -> Tensor:
-    """Which prototype each one equals: (P,), the first of its class that does, perhaps itself.
+    """Which prototype each one equals: (P,), the first such of its class, or itself.
+
+    With a wide tolerance equality is not transitive: a prototype is compared only with those that
+    equal no earlier one.
 
     Args:
         prototypes: (P, ...), as they are compared with features.
@@ -46,7 +51,13 @@ def find_duplicates(prototypes: Tensor, classes: Tensor, tolerance: float = 1e-6
     """
     rows = functional.normalize(prototypes.flatten(1), dim=1)
     alike = (rows @ rows.T > 1 - tolerance) & (classes[:, None] == classes)
-    return alike.int().argmax(dim=1)
+    first = torch.arange(len(rows), device=rows.device)
+    numbers = first.clone()
+    for number, row in enumerate(alike):  # whoever equals an earlier one is nobody's first
+        earlier = (row & (first == numbers))[:number].nonzero()
+        if len(earlier):
+            first[number] = earlier[0, 0]
+    return first
 
 
 def find_unused(
@@ -54,8 +65,8 @@ def find_unused(
     labels: Tensor,
     prototype_classes: Tensor,
     *,
-    nearest: int = 6,
-    least: int = 3,
+    nearest: int = NEAREST,
+    least: int = LEAST,
 ) -> Tensor:
     """ProtoPNet's criterion: too few of a prototype's nearest training images are of its class.
 
@@ -75,15 +86,16 @@ def find_unused(
 
 
 def prune(model: DeformableProtoPNet, unused: Tensor) -> Tensor:
-    """Takes out prototypes (P,) that are unused, and gives the numbers that the others had.
+    """Removes unused prototypes (P,); a class keeps at least its first one.
 
-    A class keeps at least its first prototype: without any it could not be found.
+    Returns:
+        (Q,), the numbers that the remaining prototypes had.
     """
     kept = ~unused
     for label in model.prototypes.classes.unique():
-        mine = (model.prototypes.classes == label).nonzero().flatten()
-        if not kept[mine].any():
-            kept[mine[0]] = True
+        of_class = (model.prototypes.classes == label).nonzero().flatten()
+        if not kept[of_class].any():
+            kept[of_class[0]] = True
     numbers = kept.nonzero().flatten()
     model.keep(numbers)
     return numbers

@@ -1,4 +1,4 @@
-"""Training that can be stopped at any moment: signals, states, figures, a bar."""
+"""Training that can be stopped at any moment and resumed: signals, states, metrics, a bar."""
 
 import signal
 import threading
@@ -19,14 +19,14 @@ SAVE_EVERY = 600  # seconds, within an epoch
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ended the run between two steps, and its state is saved."""
+    """A signal stopped the run between two steps, and its state is saved."""
 
     def __init__(self, number: int, message: str):
         super().__init__(message)
         self.exit_code = 128 + number
 
 
-def supervise(
+def train_resumably(
     trainer: Trainer,
     folder: Path,
     identity: str,
@@ -34,10 +34,10 @@ def supervise(
     title: str | None = None,
     tensorboard: bool = False,
 ) -> list[dict]:
-    """Leads a trainer to its end, saving after each task, at intervals, and when it is stopped.
+    """Runs a trainer to its end; saves its state after each task, at intervals, and on a signal.
 
     Args:
-        trainer: at its beginning; if the folder has a state, it goes on from there.
+        trainer: at its beginning; if the folder has a state, it is resumed from there.
         folder: of the run.
         identity: of the experiment; a state of another one is refused.
         title: of a bar that counts the steps; None for no bar.
@@ -57,8 +57,8 @@ def supervise(
     if state := checkpoints.latest_state(folder):
         if state.get("experiment") != identity:
             raise UserError(
-                f"the state in {folder} is of another experiment ({state.get('experiment')}, not "
-                f"{identity}): remove it, or give the experiment that it is of"
+                f"the state in {folder} belongs to another experiment "
+                f"({state.get('experiment')}, not {identity}): remove it, or train that experiment"
             )
         trainer.restore(state["trainer"])
         history += state["history"]
@@ -72,7 +72,7 @@ def supervise(
             if received or time.monotonic() - saved > SAVE_EVERY:
                 save()
                 saved = time.monotonic()
-            leave_if(received, trainer, folder)
+            stop_if_signalled(received, trainer, folder)
 
         try:
             for record in trainer.run(after_step):
@@ -81,33 +81,34 @@ def supervise(
                 saved = time.monotonic()
                 write_metrics(folder, history)
                 report(bar, writer, record, len(history))
-                leave_if(received, trainer, folder)
+                stop_if_signalled(received, trainer, folder)
         except NotFinite as error:
             raise UserError(explain_not_finite(error, trainer, folder)) from error
-    write_metrics(folder, history)  # once more, should it have been killed before the last time
+    write_metrics(folder, history)  # again, in case it was killed before the last time
     return history
 
 
-def leave_if(received: list[int], trainer: Trainer, folder: Path) -> None:
+def stop_if_signalled(received: list[int], trainer: Trainer, folder: Path) -> None:
+    """Raises `Stopped` if a signal was received and something is left to do."""
     if received and trainer.place < len(trainer.tasks):
         task = trainer.tasks[trainer.place]
         where = f"epoch {task.epoch}, step {trainer.step}"
-        message = f"stopped and saved in {folder} ({where}): the same command goes on from there"
+        message = f"stopped and saved in {folder} ({where}): run the same command to resume"
         raise Stopped(received[0], message)
 
 
 def explain_not_finite(error: NotFinite, trainer: Trainer, folder: Path) -> str:
-    """Writes down the batch that made the loss infinite, and says where."""
+    """Writes the batch whose loss is not finite to a file; returns a message that names it."""
     records = trainer.splits.train.records
     path = folder / "not_finite.json"
     batch = [records[index].id for index in error.indices]
-    found = {name: str(value) for name, value in error.terms.items()}
+    terms = {name: str(value) for name, value in error.terms.items()}
     files.write_json(
-        path, {"epoch": error.epoch, "step": error.step, "terms": found, "images": batch}
+        path, {"epoch": error.epoch, "step": error.step, "terms": terms, "images": batch}
     )
     return (
-        f"{error}. The batch's images are listed in {path}; what was saved before is kept. "
-        "Lower the rates, or look at these images"
+        f"{error}. The images of the batch are listed in {path}; the last saved state is kept. "
+        "Lower the learning rates, or check these images"
     )
 
 
@@ -138,7 +139,7 @@ def report(bar: tqdm, writer, record: dict, place: int) -> None:
 
 @contextmanager
 def progress_bar(trainer: Trainer, title: str | None) -> Iterator[tqdm]:
-    """A bar over all training steps, from where the trainer stands."""
+    """A bar over all training steps, which begins at the trainer's step."""
     steps = len(trainer.loaders["train"])
     done = sum(task.stage == "train" for task in trainer.tasks[: trainer.place])
     total = sum(task.stage == "train" for task in trainer.tasks)
@@ -154,7 +155,7 @@ def progress_bar(trainer: Trainer, title: str | None) -> Iterator[tqdm]:
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """A list that the first Ctrl-C or SIGTERM puts its number into; the second interrupts."""
+    """A list to which the first SIGINT or SIGTERM is appended; the second interrupts."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received

@@ -1,8 +1,8 @@
-"""The way through the paper's three stages, as a list of tasks, and stage 1 itself.
+"""The paper's three stages as a list of tasks, and stage 1 itself.
 
 A `Schedule` says which children of a network are trained in which epochs at which rates, and after
-which epochs prototypes are projected and the last layer is fitted. A `Trainer` goes through it for
-any network; it can stop between any two steps, and `state` is then all it needs to go on.
+which epochs prototypes are projected and the last layer is fitted. A `Trainer` runs it for any
+network; it can stop between any two steps and be resumed from its `state`.
 """
 
 import math
@@ -27,7 +27,7 @@ class Phase:
     """Some epochs that train the same children of a network.
 
     Args:
-        name: for people.
+        name: shown in records.
         epochs: how many.
         rates: learning rate of each child that is trained; all others are frozen, their
             batch-norm statistics too.
@@ -57,7 +57,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is done, in order.
+    """The tasks of a training, in order.
 
     Args:
         phases: of stage 1, in order.
@@ -74,7 +74,7 @@ class Schedule:
     def __post_init__(self):
         epochs = sum(phase.epochs for phase in self.phases)
         if wrong := [epoch for epoch in self.after if not 1 <= epoch <= epochs]:
-            raise UserError(f"no stage can follow epoch {wrong[0]}: there are {epochs} epochs")
+            raise UserError(f"no stage can follow epoch {wrong[0]}: the schedule has {epochs}")
 
     def table(self) -> pd.DataFrame:
         """A row for each phase; a child that it does not train has no rate."""
@@ -97,7 +97,7 @@ Objective = Callable[[nn.Module, Tensor, Tensor, Phase], dict[str, Tensor]]
 
 
 class NotFinite(Exception):
-    """A batch's loss or an evaluation was infinite or no number; carries what tells more of it."""
+    """A loss or a metric is infinite or NaN; carries the terms and the batch."""
 
     def __init__(self, epoch: int, step: int, terms: dict[str, float], indices: list[int]):
         bad = ", ".join(f"{name} {value}" for name, value in terms.items())
@@ -106,14 +106,14 @@ class NotFinite(Exception):
 
 
 class Trainer:
-    """Leads a network through a schedule.
+    """Trains a network by a schedule.
 
     Args:
         model: on its device.
-        schedule: what to do.
+        schedule: its tasks.
         splits: the data.
         objective: of stage 1; gives at least "loss".
-        stages: the functions of the schedule's other stages; each may give figures for the record.
+        stages: the functions of the schedule's other stages; each returns metrics.
         batch_size: images in a training batch.
         seed: of the batches' order.
         workers: processes that prepare batches.
@@ -154,10 +154,10 @@ class Trainer:
         self.provenance: list[dict] | None = None  # of the prototypes, since they were projected
 
     def run(self, after_step: Callable[["Trainer"], None] = lambda trainer: None) -> Iterator[dict]:
-        """Goes on from where it stands; gives a record of each task that is done.
+        """Runs the remaining tasks; yields a record of each.
 
         Args:
-            after_step: called between steps; the trainer may be left, and its state taken, there.
+            after_step: called between steps; may take the state, and may raise to stop.
         """
         while self.place < len(self.tasks):
             task = self.tasks[self.place]
@@ -192,7 +192,7 @@ class Trainer:
         return {name: total / self.step for name, total in self.sums.items()}
 
     def begin(self, task: Task) -> None:
-        """Freezes, thaws and sets the rates as a task wants them."""
+        """Freezes or unfreezes children and sets the rates for a task."""
         fresh = task.epoch_of_phase == 0 and self.step == 0
         if fresh or self.optimiser is None:
             self.optimiser = make_optimiser(self.model, task.phase, self.schedule.weight_decay)
@@ -201,13 +201,13 @@ class Trainer:
                 if name in dict(self.model.named_children()):
                     self.model.get_submodule(name).reset_parameters(deviation)
         freeze_all_but(self.model, task.phase.rates)
-        self.provenance = None  # what is trained on no longer is what it was projected on
+        self.provenance = None  # further training moves prototypes away from their images
         decay = task.phase.decay ** (task.epoch_of_phase // task.phase.decay_every)
         for group in self.optimiser.param_groups:
             group["lr"] = task.phase.rates[group["child"]] * decay
 
     def _train_step(self, images: Tensor, labels: Tensor, phase: Phase) -> dict[str, Tensor]:
-        """Gradients of one batch; gives the terms of its loss."""
+        """Computes the gradients of one batch; returns the terms of its loss."""
         self.optimiser.zero_grad(set_to_none=True)
         images, labels = self.to_device(images), labels.to(self.device)
         with self.autocast():
@@ -220,9 +220,9 @@ class Trainer:
         self.scaler.update()
 
     def evaluate(self, split: str) -> dict[str, float]:
-        """Over a split, the mean of what `model.measure` says of each image; of offsets the median.
+        """The mean over a split of each metric of `model.measure`; of offsets the median.
 
-        Figures of the test split are for the record: nothing is chosen by them.
+        Metrics of the test split are only recorded: nothing is chosen by them.
         """
         self.model.eval()
         measured: dict[str, list[Tensor]] = {}
@@ -246,7 +246,7 @@ class Trainer:
         return torch.autocast(self.device.type, self.half) if self.half else nullcontext()
 
     def state(self) -> dict:
-        """All that is needed to go on from here, bit for bit on a CPU."""
+        """All that is needed to resume from here, bit for bit on a CPU."""
         return {
             "place": self.place,
             "step": self.step,
@@ -260,14 +260,14 @@ class Trainer:
         }
 
     def restore(self, state: dict) -> None:
-        """Undoes everything since `state` was taken, in this process or in another."""
+        """Returns to a `state`, of this process or of another."""
         self.place, self.step = state["place"], state["step"]
         self.sums, self.seconds = dict(state["sums"]), state["seconds"]
         self.provenance = state["provenance"]
         self.model.load_state_dict(state["model"])
         self.optimiser = None
         if state["optimiser"] is not None:
-            # what it was made for: the phase of the last epoch that was begun
+            # it belongs to the phase of the last epoch that was begun
             done = self.place if self.step else self.place - 1
             phase = self.tasks[done].phase
             self.optimiser = make_optimiser(self.model, phase, self.schedule.weight_decay)

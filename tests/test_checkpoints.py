@@ -497,6 +497,7 @@ FILL = """
 import sys, warnings
 from pathlib import Path
 from dpp.system import files
+from dpp.training import checkpoints
 import torch
 warnings.simplefilter("error")
 folder = Path(sys.argv[1])

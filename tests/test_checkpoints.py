@@ -238,13 +238,13 @@ def test_latest_state_passes_over_one_that_does_not_fit(tmp_path):
             raise UserError("it was made with another seed")
 
     older, newer = (checkpoints.save_state(tmp_path, n, some_state(n)) for n in (1, 2))
-    with pytest.warns(UserWarning, match=f"{newer.name}: it was made .* {older.name} is taken"):
+    with pytest.warns(UserWarning, match=f"{newer.name}: it was made .* using {older.name}"):
         assert checkpoints.latest_state(tmp_path, check)["step"] == 1
 
 
 def test_read_state_refuses_other_names_and_missing_files(tmp_path):
     path = checkpoints.save_state(tmp_path, 1, some_state(1))
-    with pytest.raises(UserError, match="is not named state-"):
+    with pytest.raises(UserError, match="the name must be state-"):
         checkpoints.read_state(path.rename(tmp_path / "state.pt"))
     with pytest.raises(UserError, match=f"{path.name} cannot be read: No such file"):
         checkpoints.read_state(path)

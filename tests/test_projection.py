@@ -122,5 +122,5 @@ def test_parts_off_the_map_are_projected_on_the_empty_vector(images, one_thread)
 
 def test_class_without_an_image_is_named(images):
     network = make_network(classes=4)
-    with pytest.raises(UserError, match="class 3 has no image"):
+    with pytest.raises(UserError, match="class 3 has no training image"):
         project(network, loaded(images), images)

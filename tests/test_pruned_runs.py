@@ -48,7 +48,7 @@ def test_merged_network_is_a_run_beside_the_old_one(dpp, run):  # noqa: F811
     before = contents(run.folder)
     code, out, err = dpp("prune", run.folder, "--keep-unused")
     assert code == 0, err
-    assert "6 -> 5 (1 duplicates merged, 0 unused removed)" in out
+    assert "6 -> 5 (duplicates merged: 1, unused removed: 0)" in out
     assert contents(run.folder) == before
     new = runs.open_run(run.folder.with_name("old-pruned"))
     new.verify()

@@ -288,7 +288,7 @@ def test_edited_experiment_is_refused(finished, tmp_path):
         (folder / path.name).write_bytes(path.read_bytes())
     described = folder / "experiment.json"
     described.write_text(described.read_text().replace('"paper"', '"released"'))
-    with pytest.raises(UserError, match="it was changed"):
+    with pytest.raises(UserError, match="experiment.json was changed"):
         runs.open_run(folder)
 
 
@@ -369,7 +369,7 @@ def homes(tmp_path, monkeypatch) -> tuple[Path, Path]:
     """Empty folders of runs and of what is committed; nothing can be trained."""
     monkeypatch.setenv("DPP_RUNS", str(tmp_path / "runs"))
     monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(runs, "run", lambda experiment, **options: (experiment, options))
+    monkeypatch.setattr(making, "run", lambda experiment, **options: (experiment, options))
     return tmp_path / "runs", tmp_path / "results" / "smoke" / "networks"
 
 

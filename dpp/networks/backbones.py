@@ -32,8 +32,8 @@ FAMILIES = (
     *("vgg", "resnet", "resnext", "wide_resnet", "densenet"),
     *("mobilenet_v2", "mnasnet", "regnet", "shufflenet_v2", "squeezenet", "alexnet"),
 )
-HEADS = ("avgpool", "classifier", "fc")  # what torchvision calls that which follows the last map
-SHORTCUTS = ("downsample", "proj", "branch1")  # and what runs beside the layers of a block
+HEADS = ("avgpool", "classifier", "fc")  # torchvision's names of the layers after the last map
+SHORTCUTS = ("downsample", "proj", "branch1")  # and of the shortcuts in a block
 
 # The families of Table 1. Slim, a training step takes 0.1 to 0.3 s on one core.
 SLIM_VGGS = {"vgg16": "D", "vgg16_bn": "D", "vgg19": "E", "vgg19_bn": "E"}  # torchvision's letters
@@ -171,7 +171,7 @@ def _without_memory(name: str, stacked_branch: bool, dtype: torch.dtype) -> Back
     draw there is not taken from the generator.
 
     Args:
-        dtype: the default one, for the cache to tell apart.
+        dtype: the default dtype, as a key of the cache.
     """
     place = torch.device("cpu" if name.startswith("regnet") else "meta")
     with place, torch.random.fork_rng(devices=[]):

@@ -4,7 +4,6 @@ Duplicates of a class become one prototype, unused prototypes are removed, and t
 fitted again (`dpp.training.pruning` has the criteria). The original run stays as it is.
 """
 
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +81,8 @@ def prune(
         trainer.provenance = pruning.keep_origins(run.origins, kept)
 
     with files.locked(folder, wait=False):
-        shutil.copyfile(run.folder / "experiment.json", folder / "experiment.json")
+        described = files.read_file(run.folder / "experiment.json")
+        files.write_file(folder / "experiment.json", described)
         history = run.metrics.to_dict("records") + rows
         resumable.write_metrics(folder, history)
         facts = {"pruned_from": source_run, "before": before, **selection._asdict()}
@@ -171,7 +171,7 @@ def as_text(pruned: Run) -> str:
     unused = len(manifest["removed"]) - duplicates
     lines = [
         f"{'prototypes':20} {before['prototypes']} -> {len(manifest['kept'])} "
-        f"({duplicates} duplicates merged, {unused} unused removed)"
+        f"(duplicates merged: {duplicates}, unused removed: {unused})"
     ]
     for split in ("validation", "test"):
         name = f"{split}_accuracy"

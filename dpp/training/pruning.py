@@ -53,7 +53,7 @@ def find_duplicates(prototypes: Tensor, classes: Tensor, tolerance: float = 1e-6
     alike = (rows @ rows.T > 1 - tolerance) & (classes[:, None] == classes)
     first = torch.arange(len(rows), device=rows.device)
     numbers = first.clone()
-    for number, row in enumerate(alike):  # whoever equals an earlier one is nobody's first
+    for number, row in enumerate(alike):  # duplicates are not compared with later ones
         earlier = (row & (first == numbers))[:number].nonzero()
         if len(earlier):
             first[number] = earlier[0, 0]

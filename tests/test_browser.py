@@ -19,12 +19,13 @@ from tiny_analysis import ask, ask_projected, make_data, make_model
 from tiny_network import TinyBackbone
 
 from dpp import analysis, ops
+from dpp.analysis.figure_data import apply_prototype
 from dpp.analysis.global_analysis import global_analysis
 from dpp.browser import Browser, drawings, screens, show, workbench
 from dpp.browser.screens import VIEWS, export
 from dpp.browser.session import Session
 from dpp.browser.texts import sheet_rows
-from dpp.browser.workbench import Changes, Subject, change, class_scores, place_prototype
+from dpp.browser.workbench import Changes, Subject, change, class_scores
 from dpp.figures import paper_figures
 from dpp.figures.marked_pictures import mark
 from dpp.methods.prototree import ProtoTree
@@ -79,7 +80,7 @@ def test_moved_centre_has_the_similarity_of_the_map_there(data, kind):
         layer = model.prototypes
         maps = layer.damp(ops.similarity_map(z, offsets, layer.normalised(), **layer.geometry))
     for prototype, centre in ((0, (0, 0)), (3, (2, 1)), (5, (3, 3))):
-        found = place_prototype(network, picture, prototype, centre)
+        found = apply_prototype(network, picture, prototype, centre)
         assert found.match.centre == centre
         expected = model.activate(maps[0, prototype, *centre])
         assert found.match.similarity == pytest.approx(float(expected), abs=1e-6)
@@ -90,7 +91,7 @@ def test_moved_centre_has_the_similarity_of_the_map_there(data, kind):
 
 def test_parts_at_a_moved_centre_lie_where_the_offset_field_says(subject):
     network, picture = subject.network, subject.network.picture(subject.test.records[1])
-    found = place_prototype(network, picture, 2, (1, 2))
+    found = apply_prototype(network, picture, 2, (1, 2))
     with torch.no_grad():
         _, offsets = network.model.locate(picture.tensor[None])
     field = offsets[0, :, 1, 2].reshape(-1, 2).numpy()
@@ -101,13 +102,13 @@ def test_parts_at_a_moved_centre_lie_where_the_offset_field_says(subject):
 def test_without_a_centre_the_prototype_is_where_the_network_finds_it(subject):
     network, picture = subject.network, subject.network.picture(subject.test.records[2])
     (match,) = analysis.local_analysis(network, picture, 1).matches
-    assert place_prototype(network, picture, match.prototype).match.centre == match.centre
+    assert apply_prototype(network, picture, match.prototype).match.centre == match.centre
 
 
 def test_centre_off_the_map_is_refused(subject):
     picture = subject.network.picture(subject.test.records[0])
     with pytest.raises(UserError, match="no cell"):
-        place_prototype(subject.network, picture, 0, (0, 4))
+        apply_prototype(subject.network, picture, 0, (0, 4))
 
 
 def test_features_are_computed_once_for_an_image(session):
@@ -408,7 +409,7 @@ def test_large_upload_is_shown_smaller_and_boxes_follow(subject, tmp_path):
     assert small.size == (1200, 600)
     assert torch.equal(small.tensor, whole.tensor)
     one, other = (
-        place_prototype(subject.network, picture, 0).match.parts[0].box
+        apply_prototype(subject.network, picture, 0).match.parts[0].box
         for picture in (small, whole)
     )
     np.testing.assert_allclose(np.array(one) * 2.5, other, rtol=1e-6)

@@ -14,7 +14,7 @@ from dpp.data.batches import ImageDataset
 from dpp.data.image_records import Box
 from dpp.data.pictures import Picture
 from dpp.explanations import Match
-from dpp.networks.model import DeformableProtoPNet
+from dpp.networks.model import DeformableProtoPNet, Output
 from dpp.reference import resting_places
 from dpp.system.errors import UserError
 
@@ -56,11 +56,11 @@ class Application:
     """A deformable prototype applied to an image (Figure 2); H x W cells, rho parts.
 
     Args:
-        match: where it fits best.
+        match: the prototype centred at one cell.
         features: (C + 1, H, W), on the hypersphere.
-        offsets: (rho, 2, H, W), down and to the right, in cells.
-        rest: (rho, 2), where parts rest, from the centre.
-        rest_boxes: left, top, right, bottom of each part if it had not moved, in pixels.
+        offsets: (rho, 2, H, W), down and to the right, in cells; zero if the prototype is rigid.
+        rest: (rho, 2), positions of the parts before they move, relative to the centre.
+        rest_boxes: left, top, right, bottom of each part before it moves, in pixels.
         similarities: (H, W), with the prototype centred at each cell.
     """
 
@@ -72,39 +72,54 @@ class Application:
     similarities: np.ndarray
 
 
+@torch.no_grad()
 def apply_prototype(
-    network: Network, picture: Picture, prototype: int, *, rigid: bool = False
+    network: Network,
+    picture: Picture,
+    prototype: int,
+    centre: tuple[int, int] | None = None,
+    *,
+    rigid: bool = False,
 ) -> Application:
-    """All that leads to the similarity of one prototype.
+    """Everything that leads to the similarity of one prototype, centred at (a, b) of equation 5.
 
     Args:
         network: a Deformable ProtoPNet.
         picture: from `Network.picture`.
         prototype: its number.
+        centre: row and column; by default where it is most similar (equation 8).
         rigid: hold the offsets at zero (Figure 1a).
     """
     model = check_deformable(network)
-    held = network.exchange(offsets=None) if rigid else network
-    output = held.inspect(picture.tensor[None])
-    layer, one = model.prototypes, torch.tensor([prototype])
-    vectors = layer.normalised(one)
-    with torch.no_grad():
-        maps = ops.similarity_map(output.z, output.offsets, vectors, **layer.geometry)
-    connections = model.last_layer.weight[network.labels[prototype], one].detach()
-    (match,) = find_matches(network, output, picture, one, connections)
-    offsets = output.offsets
+    held = (network.exchange(offsets=None) if rigid else network).model
+    layer, number = model.prototypes, torch.tensor([prototype])
+    z, offsets = held.locate(network.prepare(picture.tensor[None]))
+    maps = ops.similarity_map(z, offsets, layer.normalised(number), **layer.geometry)
+    similarities = layer.damp(maps)[0, 0]  # (H, W)
+    height, width = cells = tuple(similarities.shape)
+    if centre is None:
+        centre = divmod(int(similarities.argmax()), width)
+    if not (0 <= centre[0] < height and 0 <= centre[1] < width):
+        raise UserError(
+            f"the map of {network.name} has no cell {tuple(centre)}: choose a row from 0 to "
+            f"{height - 1} and a column from 0 to {width - 1}"
+        )
+    cosines = similarities[centre].expand(1, len(network.labels))  # only this prototype's is read
+    places = torch.full_like(cosines, centre[0] * width + centre[1], dtype=torch.long)
+    output = Output(cosines, model.activate(cosines), places, offsets, z, cosines)
+    connections = model.last_layer.weight[network.labels[prototype], number]
+    (match,) = find_matches(network, output, picture, number, connections)
     if offsets is None:
-        offsets = output.z.new_zeros(1, 2 * layer.kernel_size**2, *output.z.shape[2:])
+        offsets = z.new_zeros(1, 2 * layer.kernel_size**2, *cells)
     rest = np.array(resting_places(layer.kernel_size, layer.geometry["dilation"]))
-    cells = tuple(output.z.shape[2:])
     (resting,) = make_parts(picture.geometry, cells, (rest + match.centre)[None])
     return Application(
         match=match,
-        features=output.z[0].cpu().numpy(),
+        features=z[0].cpu().numpy(),
         offsets=offsets[0].unflatten(0, (-1, 2)).cpu().numpy(),
         rest=rest,
         rest_boxes=tuple(part.box for part in resting),
-        similarities=layer.damp(maps)[0, 0].cpu().numpy(),
+        similarities=similarities.cpu().numpy(),
     )
 
 

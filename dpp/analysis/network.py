@@ -103,9 +103,13 @@ class Network:
 
     @torch.no_grad()
     def inspect(self, images: Tensor):
-        """What the model sees in images (N, 3, size, size)."""
+        """The model's output for images (N, 3, size, size)."""
+        return self.model.inspect(self.prepare(images))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images (N, 3, size, size) on the model's device, in its precision and memory layout."""
         parameter = next(self.model.parameters())
-        return self.model.inspect(to_device(images, parameter.device).to(parameter.dtype))
+        return to_device(images, parameter.device).to(parameter.dtype)
 
     def label_of(self, wanted: int | str) -> int:
         """A class by its number or name."""

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from dpp.browser.workbench import Placement
+from dpp.analysis.figure_data import Application
 from dpp.explanations import Sighting
 from dpp.figures import PART_COLOURS
 from dpp.figures.marked_pictures import (
@@ -145,7 +145,7 @@ def _draw_bars(axes: Axes, values: Sequence[float], labels: Sequence[str], colou
     axes.spines[:].set_visible(False)
 
 
-def placement(found: Placement, picture: np.ndarray, title: str = "") -> Figure:
+def placement(found: Application, picture: np.ndarray, title: str = "") -> Figure:
     """A prototype centred at a cell: its parts, what each gives, and what other cells would give.
 
     Its two pictures, `image` and `map`, can be pointed at. It is the same figure each time: render
@@ -194,7 +194,7 @@ def _draw_shares(axes: Axes, shares: Sequence[float]) -> None:
         axes.text(max(0, share) + 0.05 * reach, place, number_text(share, 3), **text)
 
 
-def _draw_cells(axes: Axes, found: Placement, shape: float) -> None:
+def _draw_cells(axes: Axes, found: Application, shape: float) -> None:
     """The similarity map, and on it the parts, with lines from where they would rest."""
     axes.axis("off")
     height, width = found.similarities.shape

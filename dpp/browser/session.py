@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from dpp import analysis
+from dpp.analysis.figure_data import Application, apply_prototype
 from dpp.analysis.global_analysis import global_analysis
 from dpp.browser import workbench
 from dpp.browser.drawings import Area
-from dpp.browser.workbench import Changes, Placement, Subject
+from dpp.browser.workbench import Changes, Subject
 from dpp.data.image_records import ImageRecord
 from dpp.data.pictures import Picture
 from dpp.explanations import ClassScore, GlobalAnalysis, Neighbours
@@ -131,10 +132,10 @@ class Session:
                 return True
         return False
 
-    def placed(self) -> Placement:
+    def placed(self) -> Application:
         """The chosen prototype on the image, at the chosen centre."""
         network = self.subject.network
-        return workbench.place_prototype(network, self.picture(), self.prototype, self.centre)
+        return apply_prototype(network, self.picture(), self.prototype, self.centre)
 
     def switch(self, off: bool) -> None:
         """Tries out the chosen prototype switched off, or on again."""

@@ -5,7 +5,8 @@ from html import escape
 
 import numpy as np
 
-from dpp.browser.workbench import Changes, Placement
+from dpp.analysis.figure_data import Application
+from dpp.browser.workbench import Changes
 from dpp.data.pictures import Picture
 from dpp.explanations import ClassScore
 from dpp.figures import explanation_figures
@@ -66,7 +67,7 @@ def part_rows(shares: Mapping[str, float]) -> str:
     return "".join(rows)
 
 
-def centre_text(found: Placement) -> str:
+def centre_text(found: Application) -> str:
     """How similar a prototype is at its centre, part by part, in HTML."""
     match, most = found.match, float(found.similarities.max())
     shares = {f"part {place + 1}": part.contribution for place, part in enumerate(match.parts)}

@@ -19,16 +19,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from dpp import ops
-from dpp.analysis import Network, find_matches
-from dpp.analysis.figure_data import check_deformable
+from dpp.analysis import Network
 from dpp.data.batches import ImageDataset
 from dpp.data.image_records import Box
 from dpp.data.images import DAMAGE
 from dpp.data.pictures import Picture
-from dpp.explanations import Match
-from dpp.networks.model import Output
-from dpp.reference import resting_places
 from dpp.runs import Run, load_splits
 from dpp.system.errors import UserError
 
@@ -148,52 +143,6 @@ def change(network: Network, changes: Changes) -> Network:
 def class_scores(network: Network, picture: Picture) -> np.ndarray:
     """(classes,), the logits of one picture."""
     return network.inspect(picture.tensor[None]).logits[0].double().cpu().numpy()
-
-
-@dataclass(frozen=True, eq=False)
-class Placement:
-    """A prototype with its centre at a cell; H x W cells, rho parts.
-
-    Args:
-        match: as it is there.
-        rest: (rho, 2), where parts rest, from the centre.
-        similarities: (H, W), with the prototype centred at each cell.
-    """
-
-    match: Match
-    rest: np.ndarray
-    similarities: np.ndarray
-
-
-@torch.no_grad()
-def place_prototype(
-    network: Network, picture: Picture, prototype: int, centre: tuple[int, int] | None = None
-) -> Placement:
-    """A prototype on a picture with its centre at a cell, (a, b) of equation 5.
-
-    Args:
-        network: a Deformable ProtoPNet.
-        picture: from `Network.picture`.
-        prototype: its number.
-        centre: row and column; None for the place where it is most similar (equation 8).
-    """
-    model = check_deformable(network)
-    layer, one = model.prototypes, torch.tensor([prototype])
-    z, offsets = model.locate(picture.tensor[None].to(model.last_layer.weight))
-    vectors = layer.normalised(one)
-    maps = layer.damp(ops.similarity_map(z, offsets, vectors, **layer.geometry))[0, 0]  # (H, W)
-    height, width = maps.shape
-    if centre is None:
-        centre = divmod(int(maps.argmax()), width)
-    if not (0 <= centre[0] < height and 0 <= centre[1] < width):
-        raise UserError(f"a map of {height} by {width} cells has no cell {tuple(centre)}")
-    cosines = maps[centre].expand(1, len(network.labels))  # as if all were there: one is asked for
-    places = torch.full_like(cosines, centre[0] * width + centre[1], dtype=torch.long)
-    output = Output(cosines, model.activate(cosines), places, offsets, z, cosines)
-    connections = model.last_layer.weight[network.labels[prototype], one].detach()
-    (match,) = find_matches(network, output, picture, one, connections)
-    rest = np.array(resting_places(layer.kernel_size, layer.geometry["dilation"]))
-    return Placement(match, rest, maps.cpu().numpy())
 
 
 def read_upload(network: Network, name: str, content: bytes) -> Picture:

@@ -28,6 +28,7 @@ from dpp.browser.texts import sheet_rows
 from dpp.browser.workbench import Changes, Subject, change, class_scores
 from dpp.figures import paper_figures
 from dpp.figures.marked_pictures import mark
+from dpp.figures.score_sheets import score_sheet
 from dpp.methods.prototree import ProtoTree
 from dpp.report import run_report
 from dpp.system.errors import UserError
@@ -218,7 +219,7 @@ def test_sheet_adds_up_and_its_rows_are_the_prototypes_of_the_class(session):
     sheet = session.sheet()
     assert sheet.adds_up
     assert sheet.score == pytest.approx(session.scores().max(), abs=1e-5)
-    assert {number for _, number in sheet_rows(sheet)} == set(
+    assert {number for _, number in sheet_rows(score_sheet(sheet))} == set(
         session.subject.prototypes_of(sheet.label)
     )
 
@@ -231,6 +232,16 @@ def test_row_of_the_sheet_becomes_the_prototype_that_is_shown(browser):
     assert f"prototype {number}" in browser.figures["Image"][0].words
     network = browser.session.subject.network
     assert browser.label.value == network.labels[number]
+
+
+def test_image_view_asks_for_its_sheet_once(browser, monkeypatch):
+    asked = []
+    reason = analysis.reason
+    monkeypatch.setattr(analysis, "reason", lambda *given: asked.append(1) or reason(*given))
+    browser.view.value = "Image"
+    assert len(asked) == 1
+    browser.sheet.value = browser.sheet.options[1][1]
+    assert len(asked) == 2
 
 
 def test_another_class_can_be_explained(browser):
@@ -385,7 +396,7 @@ def test_error_that_is_no_mistake_of_the_user_is_said_and_raised(browser, monkey
     monkeypatch.setitem(VIEWS, "What if", lambda session: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         browser.view.value = "What if"
-    assert "this should not happen" in browser.message.value
+    assert "internal error" in browser.message.value
 
 
 # Uploads

@@ -26,6 +26,7 @@ ROOM = 0.2  # how far off its picture a part is still shown, of the picture's si
 SOLID = {"dash_offset": 0, "dash_list": None}
 PAGE = 7.2  # inches, the width of a page's text
 SMALL, TEXT = 7, 8  # points
+LONGEST = 95  # characters, of a line as wide as a page
 
 
 @dataclass(frozen=True)
@@ -170,15 +171,22 @@ def number_text(number: float, digits: int = 2) -> str:
 
 
 def headline(explanation: Reasoning | TreePath, names: Sequence[str]) -> str:
-    """Which image it is, and what it is taken for."""
-    return f"Image {shorten_image(explanation.image)}: {verdict(explanation, names)}"
+    """The image's name and the verdict on it, in two lines if one would be too long."""
+    text = f"Image {shorten_image(explanation.image)}: {verdict(explanation, names)}"
+    return text if len(text) <= LONGEST else text.replace(", true class", ",\ntrue class")
 
 
 def verdict(explanation: Reasoning | TreePath, names: Sequence[str]) -> str:
-    """What an image is taken for, and what it is."""
-    taken = shorten_name(names[explanation.predicted])
-    if explanation.label is None:
-        return f"taken for {taken}"
-    truth = shorten_name(names[explanation.label])
-    right = explanation.label == explanation.predicted
-    return f"rightly taken for {taken}" if right else f"{truth}, taken for {taken}"
+    """The predicted class, whether that is correct, and the true class if it is not."""
+    predicted, *judged = verdict_words(explanation.predicted, explanation.label, names)
+    return ", ".join([predicted, *judged])
+
+
+def verdict_words(predicted: int, label: int | None, names: Sequence[str]) -> list[str]:
+    """A prediction in words, and if the true class is known, whether it is correct."""
+    words = [f"predicted {shorten_name(names[predicted])}"]
+    if label is None:
+        return words
+    if label == predicted:
+        return [*words, "correct"]
+    return [*words, "incorrect", f"true class {shorten_name(names[label])}"]

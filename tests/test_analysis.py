@@ -363,14 +363,14 @@ def test_file_that_holds_no_explanation_is_refused(data, tmp_path):
     file = tmp_path / "saved.json"
     for content in ([], {"kind": "Experiment"}):
         file.write_text(json.dumps(content))
-        with pytest.raises(UserError, match="saved.json holds no explanation"):
+        with pytest.raises(UserError, match="saved.json is not an explanation"):
             explanations.read(file)
     network = ask(make_model("rigid"), data)
     explanations.write(file, reason(network, network.picture(data.source.test[0])))
     content = json.loads(file.read_text())
     del content["classes"][0]["others"]
     file.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="not a whole Reasoning: KeyError.*others"):
+    with pytest.raises(UserError, match="not a complete Reasoning: KeyError.*others"):
         explanations.read(file)
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, ConnectionPatch, Polygon, Rectangle
+from matplotlib.patches import Circle, ConnectionPatch, Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
+from dpp.figures.blocks import draw_arrow, draw_block, draw_prototypes
 from dpp.figures.marked_pictures import (
     PAGE,
     SMALL,
@@ -29,6 +30,7 @@ from dpp.figures.marked_pictures import (
 from dpp.figures.style import PART_COLOURS
 
 CLASS_COLOURS = (PART_COLOURS[4], PART_COLOURS[5], PART_COLOURS[2])
+ARROWS = 12  # at most, along a side of all offset fields together
 MARKERS = ("o", "^", "s")
 
 if TYPE_CHECKING:  # figures draw what they are given: nothing of analysis is loaded
@@ -62,11 +64,11 @@ def comparison(pairs: Mapping[str, tuple[Marked, Marked, float]]) -> Figure:
     return figure
 
 
-def application(found: Application, picture: np.ndarray) -> Figure:
+def application(applied: Application, picture: np.ndarray) -> Figure:
     """Figure 2: how a deformable prototype is applied to an image.
 
     Args:
-        found: from `figure_data.apply_prototype`.
+        applied: from `figure_data.apply_prototype`.
         picture: the image, (H, W, 3) uint8.
     """
     figure = new_figure(PAGE, row_height([picture], PAGE / 5) + 0.45)
@@ -75,25 +77,25 @@ def application(found: Application, picture: np.ndarray) -> Figure:
     for part, title in zip(parts, titles, strict=True):
         part.suptitle(title, fontsize=TEXT)
     image, features, moved, similarities = (parts[place].subplots() for place in (0, 1, 3, 4))
-    shape = picture.shape[0] / picture.shape[1] * np.divide(*found.similarities.shape[::-1])
+    shape = picture.shape[0] / picture.shape[1] * np.divide(*applied.similarities.shape[::-1])
     draw_picture(image, picture)
-    features.imshow(principal_colours(found.features), aspect=shape)
-    _draw_fields(parts[2], found, shape)
-    draw_marked(moved, mark(picture, found.match))
-    _draw_rest(moved, found)
-    similarities.imshow(found.similarities, cmap="cividis", aspect=shape)
-    row, column = found.match.centre
+    features.imshow(principal_colours(applied.features), aspect=shape)
+    magnified = _draw_fields(parts[2], applied, shape)
+    draw_marked(moved, mark(picture, applied.match))
+    _draw_rest(moved, applied)
+    similarities.imshow(applied.similarities, cmap="cividis", aspect=shape)
+    row, column = applied.match.centre
     for colour, width in (("white", 2.2), ("black", 1)):
         style = {"mfc": "none", "mec": colour, "mew": width, "markersize": 7}
         similarities.plot(column, row, "o", **style)
-    moves = np.linalg.norm(found.offsets, axis=1).max()
-    least = number_text(found.similarities.min())
+    moves = np.linalg.norm(applied.offsets, axis=1).max()
+    least = number_text(applied.similarities.min())
     notes = (
         f"{picture.shape[1]} × {picture.shape[0]} pixels",
-        f"{' × '.join(map(str, found.features.shape))}, 3 PCs",
-        f"up to {number_text(moves)} cells",
-        f"{len(found.rest)} parts; at rest dotted",
-        f"{least} to {number_text(found.match.similarity, 3)}",
+        f"{' × '.join(map(str, applied.features.shape))}, 3 PCs",
+        f"up to {number_text(moves)} cells (drawn × {magnified:.2g})",
+        f"{len(applied.rest)} parts; dotted: at rest",
+        f"{least} to {number_text(applied.match.similarity, 3)}",
     )
     for part, note in zip(parts, notes, strict=True):
         part.supxlabel(note, fontsize=SMALL - 0.5)
@@ -115,25 +117,37 @@ def principal_colours(features: np.ndarray) -> np.ndarray:
     return scaled.reshape(*features.shape[1:], 3)
 
 
-def _draw_fields(figure, found: Application, aspect: float) -> None:
-    """The offset field of each part, in its colour, at its place in the prototype."""
-    parts, _, height, width = found.offsets.shape
+def _draw_fields(figure, applied: Application, aspect: float) -> float:
+    """The offset field of each part, at its position in the prototype; returns its magnification.
+
+    Arrows of the longest offset are as long as the distance between arrows.
+    """
+    parts, _, height, width = applied.offsets.shape
     side = round(parts**0.5)
+    step = -(-max(height, width) * side // ARROWS)  # cells from one arrow to the next
+    few = np.s_[step // 2 :: step, step // 2 :: step]
     grid = figure.subplots(side, side, squeeze=False)
-    columns, rows = np.meshgrid(np.arange(width), np.arange(height))
-    for place, (axes, (down, right)) in enumerate(zip(grid.flat, found.offsets, strict=True)):
-        style = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.02}
-        axes.quiver(columns, rows, right, down, color=part_style(place)[0], **style)
+    rows, columns = (cells[few] for cells in np.mgrid[:height, :width])
+    longest = np.linalg.norm(applied.offsets, axis=1).max()
+    magnified = step / longest if longest else 1
+    for place, (axes, (down, right)) in enumerate(zip(grid.flat, applied.offsets, strict=True)):
+        colour, _, halo = part_style(place)
+        style = {"angles": "xy", "scale_units": "xy", "scale": 1 / magnified, "pivot": "mid"}
+        style |= {"units": "inches", "width": 0.018, "headwidth": 3.5, "headlength": 3.5}
+        style |= {"headaxislength": 3, "minshaft": 1.6, "minlength": 0.3}
+        style |= {"facecolor": colour, "edgecolor": halo, "linewidth": 0.4, "clip_on": False}
+        axes.quiver(columns, rows, right[few], down[few], **style)
         axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
         axes.set_aspect(aspect)
         row = place // side
         axes.set_anchor("S" if row == 0 else "N" if row == side - 1 else "C")  # close together
         axes.spines[:].set_color("0.8")
+    return magnified
 
 
-def _draw_rest(axes: Axes, found: Application) -> None:
-    """Where the parts would rest, dotted."""
-    for left, top, right, bottom in found.rest_boxes:
+def _draw_rest(axes: Axes, applied: Application) -> None:
+    """The parts before they move, dotted."""
+    for left, top, right, bottom in applied.rest_boxes:
         corner, wide, high = (left, top), right - left, bottom - top
         style = {"linewidth": 0.8, "linestyle": ":", "edgecolor": "white", "zorder": 2}
         effects = [Stroke(linewidth=1.4, foreground="0.2", dashes=SOLID, alpha=0.4), Normal()]
@@ -182,87 +196,28 @@ def architecture(blocks: Sequence[Block], title: str = "") -> Figure:
     axes.text(PAGE / 2, 2.5, title, ha="center", va="center", fontsize=TEXT, fontweight="bold")
     level, low, step = 1.8, 0.56, PAGE / len(row)
     x = {name: (place + 0.5) * step for place, name in enumerate(row)}
-    halves = {name: _draw_block(axes, shapes[name], labels[name], x[name], level) for name in row}
+    halves = {name: draw_block(axes, shapes[name], labels[name], x[name], level) for name in row}
     after = row[row.index("z") + 1]
     node = x[after] - 0.5 * step
     for name, following in zip(row, row[1:], strict=False):
         ends = x[name] + halves[name] + 0.05, x[following] - halves[following] - 0.05
         if following != after:
-            _draw_arrow(axes, (ends[0], level), (ends[1], level), operations[following])
+            draw_arrow(axes, (ends[0], level), (ends[1], level), operations[following])
             continue
-        _draw_arrow(axes, (ends[0], level), (node - 0.08, level))
-        _draw_arrow(axes, (node + 0.08, level), (ends[1], level))
+        draw_arrow(axes, (ends[0], level), (node - 0.08, level))
+        draw_arrow(axes, (node + 0.08, level), (ends[1], level))
     axes.add_patch(Circle((node, level), 0.08, facecolor="white", edgecolor="black", linewidth=0.9))
     style = {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": "0.25"}
     axes.text(node, level + 0.12, "compare", **style)
     if "offsets" in shapes:
-        half = _draw_block(axes, shapes["offsets"], labels["offsets"], x["z"], low)
-        _draw_arrow(axes, (x["z"], 1.17), (x["z"], 0.93))
+        half = draw_block(axes, shapes["offsets"], labels["offsets"], x["z"], low)
+        draw_arrow(axes, (x["z"], 1.17), (x["z"], 0.93))
         style = {"ha": "right", "va": "center", "fontsize": SMALL, "color": "0.25"}
         axes.text(x["z"] - 0.06, 1.05, operations["offsets"], **style)
-        _draw_arrow(axes, (x["z"] + half + 0.05, low), (node - 0.03, level - 0.09))
-    _draw_prototypes(axes, shapes["prototypes"], labels["prototypes"], node + 0.95, low)
-    _draw_arrow(axes, (node + 0.4, low + 0.05), (node + 0.03, level - 0.09))
+        draw_arrow(axes, (x["z"] + half + 0.05, low), (node - 0.03, level - 0.09))
+    draw_prototypes(axes, shapes["prototypes"], labels["prototypes"], node + 0.95, low)
+    draw_arrow(axes, (node + 0.4, low + 0.05), (node + 0.03, level - 0.09))
     return figure
-
-
-def _draw_block(axes: Axes, shape, label: str, x: float, y: float) -> float:
-    """A cuboid for a map, a column for a vector, its shape below; returns half its width."""
-    draw = _draw_cuboid if len(shape) == 3 else _draw_column
-    bottom, half = draw(axes, shape, x, y)
-    _write_shape(axes, shape, label, x, bottom)
-    return half
-
-
-def _write_shape(axes: Axes, shape, label: str, x: float, bottom: float) -> None:
-    style = {"ha": "center", "va": "center"}
-    axes.text(x, bottom - 0.1, label, fontsize=SMALL, **style)
-    text = " × ".join(map(str, shape))
-    axes.text(x, bottom - 0.23, text, fontsize=SMALL - 0.5, color="0.35", **style)
-
-
-def _draw_cuboid(axes: Axes, shape, x: float, y: float) -> tuple[float, float]:
-    """Sides grow with the logarithm of the map's side and channels."""
-    side = 0.075 * np.log2(max(shape[1], 2)) + 0.05
-    deep = 0.022 * np.log2(max(shape[0], 2)) + 0.03
-    left, bottom = x - (side + deep) / 2, y - (side + deep) / 2
-    corners = np.array([[0, 0], [side, 0], [side, side], [0, side]]) + (left, bottom)
-    faces = (
-        (corners, "#CFE3F1"),
-        (np.array([corners[3], corners[2], corners[2] + deep, corners[3] + deep]), "#E4F0F8"),
-        (np.array([corners[1], corners[2], corners[2] + deep, corners[1] + deep]), "#A5C9E1"),
-    )
-    for face, colour in faces:
-        axes.add_patch(Polygon(face, facecolor=colour, edgecolor="black", linewidth=0.7))
-    return bottom, (side + deep) / 2
-
-
-def _draw_column(axes: Axes, shape, x: float, y: float) -> tuple[float, float]:
-    tall = 0.08 * np.log2(max(shape[0], 2)) + 0.1
-    style = {"facecolor": "#F6D9A8", "edgecolor": "black", "linewidth": 0.7}
-    axes.add_patch(Rectangle((x - 0.06, y - tall / 2), 0.12, tall, **style))
-    return y - tall / 2, 0.06
-
-
-def _draw_prototypes(axes: Axes, shape, label: str, x: float, y: float) -> None:
-    """Three prototypes, their parts in their colours."""
-    side = shape[-1] if len(shape) == 4 else 1
-    cell = 0.26 / side
-    for number in range(3):
-        for place in range(side * side):
-            row, column = divmod(place, side)
-            corner = (x - 0.5 + 0.34 * number + column * cell, y + 0.18 - (row + 1) * cell)
-            style = {"facecolor": part_style(place)[0], "edgecolor": "white", "linewidth": 0.5}
-            axes.add_patch(Rectangle(corner, cell, cell, **style))
-    axes.text(x + 0.54, y + 0.05, "…", ha="center", va="center", fontsize=TEXT)
-    _write_shape(axes, shape, label, x, y - 0.08)
-
-
-def _draw_arrow(axes: Axes, start, end, text: str = "") -> None:
-    style = {"arrowstyle": "-|>", "linewidth": 0.9, "color": "0.25", "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", end, start, arrowprops=style)
-    above = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 0.05
-    axes.text(*above, text, ha="center", va="bottom", fontsize=SMALL, color="0.25")
 
 
 def latent_space(space: LatentSpace, names: Sequence[str]) -> Figure:

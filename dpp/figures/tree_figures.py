@@ -68,7 +68,7 @@ def tree_path(
         _draw_branch(
             canvas, row, (across[place], top + height), (across[place + 1], top + pitch - 0.14)
         )
-        captions = f"prototype of node {row.node}", f"similarity {row.similarity}"
+        captions = f"node {row.node}: prototype", f"similarity {row.similarity}"
         middles = across[place] - side / 2, across[place] + 0.04 + side / 2
         for x, caption in zip(middles, captions, strict=True):
             canvas.text(x, top - 0.08, caption, ha="center", va="center", fontsize=SMALL)

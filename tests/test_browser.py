@@ -433,11 +433,11 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
 @pytest.mark.parametrize(
     ("name", "make", "complaint"),
     [
-        ("notes.txt", lambda: b"not an image", "no picture that can be read"),
-        ("empty.png", lambda: b"", "no picture that can be read"),
-        ("drawing.svg", lambda: SVG, "no picture that can be read"),
-        ("drawing.png", lambda: SVG, "no picture that can be read"),
-        ("drawing.eps", lambda: EPS, "no picture that can be read"),
+        ("notes.txt", lambda: b"not an image", "not an image that can be read"),
+        ("empty.png", lambda: b"", "not an image that can be read"),
+        ("drawing.svg", lambda: SVG, "not an image that can be read"),
+        ("drawing.png", lambda: SVG, "not an image that can be read"),
+        ("drawing.eps", lambda: EPS, "not an image that can be read"),
         ("half.png", lambda: png()[:400], "cannot be decoded"),
         ("huge.png", lambda: b"\x89PNG" + bytes(50_000_000), "50.0 MB"),
         ("wide.png", lambda: png((20_000, 3)), "20000 by 3 pixels"),

@@ -395,8 +395,8 @@ def test_uploads_are_shown_or_refused_and_the_kernel_lives(lab, theme):
         upload(page, "mine.png", picture((60, 40)))
         says(page, "mine.png: predicted")
         for name, content, complaint in (
-            ("notes.txt", b"not an image", "no picture that can be read"),
-            ("drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no picture that can"),
+            ("notes.txt", b"not an image", "not an image that can be read"),
+            ("drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image that can"),
             ("huge.png", bytes(50_000_000), "huge.png has 50.0 MB"),
             ("wide.png", picture((20_000, 20_000), "1"), "too many pixels"),
         ):

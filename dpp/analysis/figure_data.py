@@ -1,4 +1,4 @@
-"""What the paper's Figures 1 to 4 are drawn from: arrays, collected from a network."""
+"""The arrays that the paper's Figures 1 to 4 are drawn from, computed by a network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from dpp.system.errors import UserError
 
 @dataclass(frozen=True)
 class Block:
-    """One stage of a network: its name and the shape that it has for one image."""
+    """One stage of a network: its name and the shape of its output for one image."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Block:
 
 @torch.no_grad()
 def architecture_of(model: nn.Module, image_size: int) -> list[Block]:
-    """The stages that an image of this size goes through, with the shapes of a real pass.
+    """The stages of a network, with the shapes of a real forward pass.
 
     Names: image, features, z, offsets, prototypes, similarities, scores, logits; those that the
     network does not have are left out.
@@ -38,17 +38,17 @@ def architecture_of(model: nn.Module, image_size: int) -> list[Block]:
     image = torch.zeros(1, 3, image_size, image_size).to(parameter)
     features = model.backbone(image)
     output = model.eval().inspect(image)
-    found = {"image": image[0], "features": features[0], "z": output.z[0]}
+    stages = {"image": image[0], "features": features[0], "z": output.z[0]}
     if getattr(output, "offsets", None) is not None:
-        found["offsets"] = output.offsets[0]
-    found["prototypes"] = model.prototypes.vectors
+        stages["offsets"] = output.offsets[0]
+    stages["prototypes"] = model.prototypes.vectors
     if isinstance(model, DeformableProtoPNet):
         layer = model.prototypes
-        found["prototypes"] = layer.normalised()
+        stages["prototypes"] = layer.normalised()
         maps = ops.similarity_map(output.z, output.offsets, layer.normalised(), **layer.geometry)
-        found["similarities"] = maps[0]
-    found |= {"scores": output.scores[0], "logits": output.logits[0]}
-    return [Block(name, tuple(tensor.shape)) for name, tensor in found.items()]
+        stages["similarities"] = maps[0]
+    stages |= {"scores": output.scores[0], "logits": output.logits[0]}
+    return [Block(name, tuple(tensor.shape)) for name, tensor in stages.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,15 +125,15 @@ def apply_prototype(
 
 @dataclass(frozen=True, eq=False)
 class LatentSpace:
-    """What lies around prototypes on the hypersphere (Figure 4); all vectors of length 1.
+    """Prototypes and features around them on the hypersphere (Figure 4); all vectors of length 1.
 
     Args:
-        labels: (c,), of the classes that were looked at.
+        labels: (c,), of the classes.
         prototypes: (c, (C + 1) rho), one of each class, its parts in one vector.
         parts: (c, rho, C + 1), the same, part by part.
-        features: (N, (C + 1) rho), of N images, what lies under the first class's prototype where
-            it fits best.
-        patches: (N, rho, C + 1), of each image, what lies under the prototype of its own class.
+        features: (N, (C + 1) rho), of N images, under the first class's prototype where it is most
+            similar.
+        patches: (N, rho, C + 1), the features of each image under the prototype of its own class.
         image_labels: (N,).
         margin: phi of equation 12.
     """
@@ -156,7 +156,7 @@ def latent_space_of(
     margin: float,
     images: int = 20,
 ) -> LatentSpace:
-    """The first prototype of each class, and what images of these classes have under it.
+    """The first prototype of each class, and the features of images under it.
 
     Args:
         network: a Deformable ProtoPNet.
@@ -168,12 +168,12 @@ def latent_space_of(
     model = check_deformable(network)
     layer, owners = model.prototypes, np.array(network.labels)
     firsts = torch.tensor([int(np.flatnonzero(owners == label)[0]) for label in labels])
-    theirs = dataset.labels.numpy()
-    chosen = [index for label in labels for index in np.flatnonzero(theirs == label)[:images]]
+    image_labels = dataset.labels.numpy()
+    chosen = [index for label in labels for index in np.flatnonzero(image_labels == label)[:images]]
     output = network.inspect(dataset.batch([(0, int(index)) for index in chosen]).images)
     shape = {"kernel_size": layer.kernel_size} | layer.geometry
     samples = ops.sample_parts(output.z, output.offsets, output.places[:, firsts], **shape)
-    own = torch.tensor([labels.index(int(theirs[index])) for index in chosen])
+    own = torch.tensor([labels.index(int(image_labels[index])) for index in chosen])
     rows = torch.arange(len(own))
     prototypes = layer.normalised()[firsts]  # (c, C + 1, K, K)
     by_part = {"start_dim": -2}
@@ -184,7 +184,7 @@ def latent_space_of(
         parts=(parts / layer.length).cpu().numpy(),
         features=samples[:, 0].flatten(1).cpu().numpy(),
         patches=(patches / layer.length).cpu().numpy(),
-        image_labels=theirs[chosen],
+        image_labels=image_labels[chosen],
         margin=margin,
     )
 

@@ -123,14 +123,14 @@ def show_prototype(session: Session) -> Screen:
     data = {"source": asdict(seen) if seen else None, "connections": connections.tolist()}
     card = prototype_card(seen, pixels, connections, session.label, names)
     first, second = draw(card, f"{title}, {source}: parts, patches and connections"), None
-    if found := session.neighbours:
-        every = (*found.train, *found.test)
-        own = sum(one.label == found.label for one in every)
+    if nearest := session.neighbours:
+        every = (*nearest.train, *nearest.test)
+        own = sum(one.label == nearest.label for one in every)
         text += f" {own} of its {len(every)} nearest images are of its own class."
-        data["neighbours"] = asdict(found)
+        data["neighbours"] = asdict(nearest)
         pictures = {one.image: network.picture(network.records[one.image]).pixels for one in every}
         source = mark(pixels, seen) if seen else mark(pictures[every[0].image], every[0])
-        near = explanation_figures.global_analysis(found, source, pictures, names)
+        near = explanation_figures.global_analysis(nearest, source, pictures, names)
         second = draw(near, f"The training and test images nearest to prototype {number}")
     return Screen(first, second, text, data)
 

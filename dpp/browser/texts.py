@@ -60,9 +60,9 @@ def part_rows(shares: Mapping[str, float]) -> str:
     return "".join(rows)
 
 
-def centre_text(found: Application) -> str:
+def centre_text(applied: Application) -> str:
     """How similar a prototype is at its centre, part by part, in HTML."""
-    match, most = found.match, float(found.similarities.max())
+    match, most = applied.match, float(applied.similarities.max())
     shares = {f"part {place + 1}": part.contribution for place, part in enumerate(match.parts)}
     total = number_text(match.similarity, 3)
     return (

@@ -1,7 +1,7 @@
-"""What the prototype browser asks of a network; without widgets, which are in `dpp.browser`.
+"""The networks and images of the prototype browser; no widgets.
 
-Nothing here writes to a run or changes a network: what a person tries out is tried on a copy whose
-backbone, the costly part, is the same and remembers what it saw.
+Nothing here writes to a run or changes a network: changes are tried out on a copy that shares the
+backbone, the costly part, which caches the features of the last images.
 """
 
 import copy
@@ -32,17 +32,17 @@ LARGEST_SIDE = 10_000  # pixels
 LARGEST_PICTURE = 40_000_000  # pixels
 KINDS_OF_PICTURE = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 ON_SCREEN = 1200  # pixels: larger pictures are shown smaller
-REMEMBERED = 8  # images
+CACHED = 8  # images
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A run's network, and the images that it was trained and is tested on.
+    """A run's network, its training images and its test images.
 
     Args:
         network: of prototypes and a last layer.
         train: un-augmented.
-        test: as they are, too.
+        test: un-augmented.
     """
 
     network: Network
@@ -58,10 +58,10 @@ class Subject:
     def __post_init__(self):
         if self.network.is_tree:
             raise UserError(
-                f"{self.network.name} is a tree, whose reasoning has no points to add up: choose a "
-                "run of deformable, protopnet or tesnet"
+                f"{self.network.name} is a tree, which has no score sheets: choose a run of "
+                "deformable, protopnet or tesnet"
             )
-        backbone = Remembered(self.network.model.backbone)
+        backbone = CachedBackbone(self.network.model.backbone)
         object.__setattr__(self, "network", self.network.exchange(backbone=backbone))
 
     @property
@@ -82,15 +82,15 @@ class Subject:
         return self.network.model.last_layer.weight[:, prototype].detach().cpu().numpy()
 
 
-class Remembered(nn.Module):
-    """A backbone that looks at an image once: it keeps the features of the last few."""
+class CachedBackbone(nn.Module):
+    """A backbone that caches the features of the last few single images."""
 
-    def __init__(self, backbone: nn.Module, count: int = REMEMBERED):
+    def __init__(self, backbone: nn.Module, count: int = CACHED):
         super().__init__()
         self.backbone, self.kept = backbone, deque(maxlen=count)
 
     def __getattr__(self, name: str):
-        """What is asked of a backbone besides its features."""
+        """All other attributes are the backbone's own."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -108,10 +108,10 @@ class Remembered(nn.Module):
 
 @dataclass(frozen=True)
 class Changes:
-    """What is tried out on a network.
+    """Changes of a network to try out.
 
     Args:
-        off: prototypes that give no points.
+        off: prototypes that are switched off.
         rigid: whether all offsets are zero.
         connections: new values by class and prototype.
     """
@@ -127,7 +127,7 @@ class Changes:
 
 
 def change(network: Network, changes: Changes) -> Network:
-    """The network with changes; the given one stays as it is."""
+    """A copy of the network with changes; the given one is not changed."""
     children = {}
     if changes.rigid and getattr(network.model, "offsets", None) is not None:
         children["offsets"] = None
@@ -146,10 +146,10 @@ def class_scores(network: Network, picture: Picture) -> np.ndarray:
 
 
 def read_upload(network: Network, name: str, content: bytes) -> Picture:
-    """A person's own picture, from the bytes of its file; nothing large is ever decoded.
+    """An uploaded image, from the bytes of its file; its size is checked before it is decoded.
 
     Raises:
-        UserError: it is too large, or no picture.
+        UserError: it is too large, or not an image.
     """
     check_upload(name, content)
     with tempfile.TemporaryDirectory() as folder:
@@ -164,11 +164,11 @@ def read_upload(network: Network, name: str, content: bytes) -> Picture:
 def check_upload(name: str, content: bytes) -> None:
     if len(content) > LARGEST_FILE:
         raise UserError(
-            f"{name} has {len(content) / 1e6:.1f} MB: choose a picture of at most "
-            f"{LARGEST_FILE / 1e6:.0f} MB, or ask python -m dpp explain about it"
+            f"{name} has {len(content) / 1e6:.1f} MB: choose an image of at most "
+            f"{LARGEST_FILE / 1e6:.0f} MB, or explain it with: python -m dpp explain"
         )
     too_large = (
-        f"a picture of at most {LARGEST_SIDE} pixels a side and "
+        f"an image of at most {LARGEST_SIDE} pixels a side and "
         f"{LARGEST_PICTURE // 10**6} million in all"
     )
     try:
@@ -180,14 +180,15 @@ def check_upload(name: str, content: bytes) -> None:
         raise UserError(f"{name} has too many pixels: choose {too_large}") from error
     except DAMAGE as error:
         raise UserError(
-            f"{name} is no picture that can be read: choose one of {', '.join(KINDS_OF_PICTURE)}"
+            f"{name} is not an image that can be read: choose a file of type "
+            f"{', '.join(KINDS_OF_PICTURE)}"
         ) from error
     if max(width, height) > LARGEST_SIDE or width * height > LARGEST_PICTURE:
         raise UserError(f"{name} has {width} by {height} pixels: choose {too_large}")
 
 
 def fit_to_screen(picture: Picture, largest: int = ON_SCREEN) -> Picture:
-    """The same to the network; what is drawn, and the boxes on it, may be smaller."""
+    """A picture with the same tensor, but with pixels and boxes scaled down to fit the screen."""
     width, height = picture.size
     share = largest / max(width, height)
     if share >= 1:

@@ -173,12 +173,12 @@ def local_analysis(
     sources: Mapping[int, Marked],
     names: Sequence[str],
 ) -> Figure:
-    """The prototypes most similar to an image: above on their sources, below on the image.
+    """The prototypes most similar to an image: on their source images above, on the image below.
 
     Args:
         explanation: of the image.
         picture: the image, (H, W, 3) uint8.
-        sources: every prototype of it where it comes from.
+        sources: every prototype on its source image.
         names: of all classes.
     """
     matches = explanation.matches
@@ -206,19 +206,19 @@ def global_analysis(
     pictures: Mapping[str, np.ndarray],
     names: Sequence[str],
 ) -> Figure:
-    """A prototype on its source, and the training and test images that it resembles most.
+    """A prototype on its source image, and the training and test images most similar to it.
 
     Args:
         neighbours: of the prototype.
-        source: where it comes from.
+        source: the prototype on its source image.
         pictures: (H, W, 3) uint8, of the neighbours' images by name.
         names: of all classes.
     """
     heading = f"prototype {neighbours.prototype}"
     groups = {heading: [(f"{shorten_name(names[neighbours.label], 20)}\n", source)]}
-    for title, found in (("training images", neighbours.train), ("test images", neighbours.test)):
+    for title, split in (("training images", neighbours.train), ("test images", neighbours.test)):
         groups[title] = [
-            (_caption(seen, names), mark(pictures[seen.image], seen)) for seen in found
+            (_caption(seen, names), mark(pictures[seen.image], seen)) for seen in split
         ]
     groups = {title: content for title, content in groups.items() if content}
     widths = [len(content) for content in groups.values()]

@@ -1,4 +1,4 @@
-"""Figures 1 to 4 of the paper, drawn from a real network's arrays (`dpp.analysis.figure_data`)."""
+"""Figures 1 to 4 of the paper, from arrays of a real network (`dpp.analysis.figure_data`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLASS_COLOURS = (PART_COLOURS[4], PART_COLOURS[5], PART_COLOURS[2])
 ARROWS = 12  # at most, along a side of all offset fields together
 MARKERS = ("o", "^", "s")
 
-if TYPE_CHECKING:  # figures draw what they are given: nothing of analysis is loaded
+if TYPE_CHECKING:  # analysis loads runs and networks, which drawing does not need
     from dpp.analysis.figure_data import Application, Block, LatentSpace
 
 
@@ -181,7 +181,7 @@ def architecture(blocks: Sequence[Block], title: str = "") -> Figure:
 
     Args:
         blocks: from `figure_data.architecture_of`.
-        title: above it.
+        title: above the figure.
     """
     shapes = {block.name: block.shape for block in blocks}
     row = [name for name in ROW if name in shapes]
@@ -221,13 +221,13 @@ def architecture(blocks: Sequence[Block], title: str = "") -> Figure:
 
 
 def latent_space(space: LatentSpace, names: Sequence[str]) -> Figure:
-    """Figure 4: prototypes and what lies around them on the hypersphere.
+    """Figure 4: prototypes and the features around them on the hypersphere.
 
     On the left, an azimuthal map around the first class's prototype: the distance from the middle
-    is the true angle to it, the direction that of the two principal components of what is left. A
-    line shows by how much training counts images of other classes as nearer (equation 12). On the
-    right, parts of the prototypes and what lies under them, on the sphere of the first three
-    principal directions; the title says how much of their squared length that keeps.
+    is the true angle to it, the direction is that in the first two principal components of the
+    orthogonal rest. A line shows the margin that training subtracts for images of other classes
+    (equation 12). On the right, parts of the prototypes and the features under them, projected on
+    the first three principal directions; the title gives the share of squared length kept.
 
     Args:
         space: from `figure_data.latent_space_of`.
@@ -250,10 +250,10 @@ def latent_space(space: LatentSpace, names: Sequence[str]) -> Figure:
 
 
 def angles_around(centre: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors (N, D) seen from a unit vector (D,).
+    """Polar coordinates of unit vectors (N, D) around a unit vector (D,).
 
     Returns:
-        directions (N,), in the plane of the two principal components of what is orthogonal to the
+        directions (N,), in the plane of the first two principal components orthogonal to the
         centre, and angles (N,) to the centre, in radians.
     """
     cosines = vectors @ centre
@@ -269,12 +269,12 @@ def _draw_angles(axes: Axes, space: LatentSpace) -> None:
     directions, angles = (values for values in angles_around(space.prototypes[0], everything))
     count = len(space.features)
     for label, marker, colour in zip(space.labels, MARKERS, CLASS_COLOURS, strict=False):
-        mine = np.flatnonzero(space.image_labels == label)
+        images = np.flatnonzero(space.image_labels == label)
         if label != space.labels[0]:
-            nearer = np.maximum(angles[mine] - space.margin, 0)
-            lines = [directions[mine], directions[mine]], [angles[mine], nearer]
+            nearer = np.maximum(angles[images] - space.margin, 0)
+            lines = [directions[images], directions[images]], [angles[images], nearer]
             axes.plot(*lines, color=colour, linewidth=0.7, alpha=0.8)
-        axes.plot(directions[mine], angles[mine], marker, color=colour, markersize=3)
+        axes.plot(directions[images], angles[images], marker, color=colour, markersize=3)
     stars = {"marker": "*", "markersize": 11, "markeredgecolor": "black", "linestyle": "none"}
     axes.plot(0, 0, color=CLASS_COLOURS[0], **stars)
     for place, colour in enumerate(CLASS_COLOURS[1 : len(space.labels)]):
@@ -300,10 +300,9 @@ def _draw_sphere(axes, space: LatentSpace) -> None:
     owners = np.concatenate([np.repeat(space.labels, rho), np.repeat(space.image_labels, rho)])
     is_part = np.arange(len(rows)) < len(space.labels) * rho
     for label, marker, colour in zip(space.labels, MARKERS, CLASS_COLOURS, strict=False):
-        mine = (owners == label) & ~is_part
-        axes.scatter(*projected[mine].T, marker=marker, s=5, color=colour, alpha=0.5, linewidth=0)
-        mine = (owners == label) & is_part
-        axes.scatter(*projected[mine].T, marker="*", s=60, color=colour, edgecolor="black", lw=0.6)
+        patches, parts = (projected[(owners == label) & kind].T for kind in (~is_part, is_part))
+        axes.scatter(*patches, marker=marker, s=5, color=colour, alpha=0.5, linewidth=0)
+        axes.scatter(*parts, marker="*", s=60, color=colour, edgecolor="black", lw=0.6)
     middle = projected.mean(axis=0)
     turned = np.degrees(np.arctan2(middle[1], middle[0]))
     raised = np.degrees(np.arcsin(middle[2] / np.linalg.norm(middle)))

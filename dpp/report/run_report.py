@@ -44,7 +44,7 @@ def draw(network: Network, explanation: Reasoning | TreePath, picture: np.ndarra
 
 
 def used_prototypes(explanation: Reasoning | TreePath) -> list[int]:
-    """The prototypes that a figure of an explanation shows."""
+    """The prototypes that the figure of an explanation shows."""
     if isinstance(explanation, TreePath):
         return [step.node for step in explanation.steps]
     return [match.prototype for one in explanation.classes[:2] for match in one.matches[:TOP]]

@@ -1,8 +1,8 @@
-"""Explanations as data: what figures draw and files keep; neither networks nor pixels are in them.
+"""Explanations as data, for figures and JSON files: no networks, no pixels.
 
-Places are (row, column) of the latent map, in cells from the centre of the first one. Boxes are in
-pixels of the original image, upright if it is a person's own; a part that has moved off the image
-has a box outside it.
+Places are (row, column) in the latent map, in cells from the centre of the first one. Boxes are in
+pixels of the original image, after its EXIF rotation; a part that has moved off the image has a box
+outside it.
 """
 
 from dataclasses import asdict, dataclass, is_dataclass
@@ -13,7 +13,7 @@ from dpp.data.image_records import Box
 from dpp.system import files
 from dpp.system.errors import UserError
 
-TOLERANCE = 1e-5  # of a class score against the sum of its points, relative above 1
+TOLERANCE = 1e-5  # between a class score and the sum of its points; relative above 1
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Part:
     """One part of a prototype on an image.
 
     Args:
-        place: where it lies, (a' + m + offset, b' + n + offset).
-        box: of the side of a cell, centred there.
-        contribution: its share of the similarity (equation 7); None on the image that the
-            prototype comes from, where no network was asked: each part equals what is under it.
+        place: row and column, (a' + m + offset, b' + n + offset).
+        box: as large as a cell, centred there.
+        contribution: its share of the similarity (equation 7); None on the prototype's source
+            image, where no network was run: each part equals the feature under it.
     """
 
     place: tuple[float, float]
@@ -43,9 +43,9 @@ class Match:
         similarity: the sum of the parts' contributions: a cosine of the paper's network (equation
             8), ProtoPNet's logarithm of a distance, TesNet's length of a projection, ProtoTree's
             exp(-distance).
-        connection: to the class that is asked about; 0 in a tree, which has none.
+        connection: to the explained class; 0 in a tree, which has none.
         points: similarity times connection.
-        parts: one for each part of the prototype; one in all if it is a single cell.
+        parts: of the prototype; a single one if it has the size of a cell.
     """
 
     prototype: int
@@ -61,8 +61,8 @@ class Match:
 class ClassScore:
     """Why an image has a class's score: "the points contributed by all prototypes within a class".
 
-    The last layer also connects prototypes of other classes; stage 3 takes most of these
-    connections to 0, not all.
+    The last layer also connects prototypes of other classes; stage 3 reduces most of these
+    connections to 0, but not all.
 
     Args:
         label: the class.
@@ -82,7 +82,7 @@ class ClassScore:
 
     @property
     def total(self) -> float:
-        """What the points come to: the score, up to rounding."""
+        """The sum of all points: the score, up to rounding."""
         return sum(match.points for match in self.matches) + self.others
 
     @property
@@ -115,13 +115,13 @@ class Reasoning:
 
 @dataclass(frozen=True)
 class Sighting:
-    """A prototype on an image of the data set: where it comes from, or is found again.
+    """A prototype on an image of the data set: its source image or a similar one.
 
     Args:
         prototype: its number.
         image: the data set's name for the image.
         label: the image's class.
-        similarity: to the prototype; of the origin, to the prototype as it was before projection.
+        similarity: to the prototype; of the source, to the prototype before projection.
         size: the image's width and height.
         cells: rows and columns of the map.
         centre: the cell where it is centred.
@@ -140,10 +140,10 @@ class Sighting:
 
 @dataclass(frozen=True)
 class LocalAnalysis:
-    """The prototypes most similar to an image, over all classes, and where each comes from.
+    """The prototypes most similar to an image, over all classes, and their source images.
 
-    The connections are those to the prototypes' own classes. `origins` has one for each match, and
-    none at all if the network's prototypes were never projected.
+    The connections are those to the prototypes' own classes. `origins` has one entry for each
+    match, or is empty if the network's prototypes were not projected.
     """
 
     image: str
@@ -176,25 +176,25 @@ class GlobalAnalysis:
 
 @dataclass(frozen=True)
 class Step:
-    """A decision on the way through a ProtoTree."""
+    """A decision on the path through a ProtoTree."""
 
     node: int  # also the number of its prototype
     similarity: float  # exp(-distance) to the nearest patch
     place: tuple[int, int]  # row and column of that patch
     box: Box
-    branch: str  # "right": the image has it; "left": it has not
+    branch: str  # "right" if the prototype is present in the image, "left" if it is absent
     probability: float  # of that branch
 
 
 @dataclass(frozen=True)
 class TreePath:
-    """Why a ProtoTree says what it says of an image: the way to one leaf.
+    """Why a ProtoTree gives an image its class: the path to one leaf.
 
     Args:
         image, size, cells, run, label: as of a `Reasoning`.
-        predicted: the class that the tree gives the image.
-        steps: from the root.
-        leaf: where they end.
+        predicted: the class with the highest probability.
+        steps: decisions, from the root.
+        leaf: at the end of the path.
         probability: of the path: the product of the steps'.
         distribution: of the leaf, over the classes.
     """
@@ -213,7 +213,7 @@ class TreePath:
 
 @dataclass(frozen=True)
 class Share:
-    """How many of some parts are so; `of` is 0 where the data set says nothing of it."""
+    """A count out of a total; `of` is 0 if the data set has no such annotation."""
 
     count: int
     of: int
@@ -228,33 +228,33 @@ class PartShare:
     """How many parts of prototypes lie within one cell of a marked, visible part of the animal."""
 
     near: Share
-    chance: Share  # the same of all cells of the same images
+    chance: Share  # the same for all cells of the same images
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Of one split, around the last projection."""
+    """The accuracy on one split, before and after the last projection."""
 
     split: str
     before: float
     projected: float
-    final: float  # after the last layer was optimised, too
+    final: float  # after the last layer was optimised
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What is to be known about a run's prototypes.
+    """Checks of a run's prototypes.
 
     Args:
         run: its name.
         prototypes: how many.
         accuracies: of validation and test images, before and after projection.
         duplicates: groups of equal prototypes of one class, by their numbers.
-        source_images: how many images the prototypes come from.
-        most_from_one_image: the largest number of prototypes that share one.
-        off_image: parts whose centre is outside what the network saw of the image.
-        on_background: of the others, where there are boxes: parts outside the animal's box.
-        parts: near parts of the animal; chance is over the cells of each prototype's image.
+        source_images: the number of distinct source images.
+        most_from_one_image: the largest number of prototypes with the same source image.
+        off_image: parts whose centre is outside the image as the network sees it.
+        on_background: parts on the image but outside the animal's box, if boxes are annotated.
+        parts: parts near a marked part of the animal; chance is over the cells of the images.
     """
 
     run: str
@@ -283,15 +283,15 @@ def read(path: Path) -> Explanation:
     content = files.read_json(Path(path))
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind not in KINDS:
-        raise UserError(f"{path} holds no explanation: its kind is none of {', '.join(KINDS)}")
+        raise UserError(f"{path} is not an explanation: its kind is none of {', '.join(KINDS)}")
     try:
         return _build(KINDS[kind], content)
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is not a whole {kind}: {error!r}") from error
+        raise UserError(f"{path} is not a complete {kind}: {error!r}") from error
 
 
 def _build(kind, value):
-    """A value of the given kind from what JSON keeps of it."""
+    """A value of the given type from its JSON form."""
     inner = get_args(kind)
     if is_dataclass(kind):
         kinds = get_type_hints(kind)

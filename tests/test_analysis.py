@@ -26,12 +26,12 @@ from dpp.analysis import (
     explain,
     find_origin,
     follow_tree,
-    load_picture,
     local_analysis,
     read_origins,
     reason,
 )
 from dpp.data.image_records import Source
+from dpp.data.pictures import load_picture
 from dpp.data.transforms import Geometry
 from dpp.explanations import ClassScore
 from dpp.methods.plain_cnn import PlainCNN
@@ -309,12 +309,12 @@ def test_image_that_has_changed_is_no_origin(data):
 def test_image_that_is_gone_is_named(data):
     network = ask_projected(data)
     moved = {0: replace(network.origins[0], image="99")}
-    with pytest.raises(UserError, match="comes from image 99, which .* does not have"):
+    with pytest.raises(UserError, match="has no image 99, the source image of prototype"):
         find_origin(replace(network, origins=moved), 0)
 
 
 def test_prototype_without_origin_is_refused(data):
-    with pytest.raises(UserError, match="prototype 6 of tiny comes from no image"):
+    with pytest.raises(UserError, match="prototype 6 of tiny has no source image"):
         find_origin(ask_projected(data), 6)
 
 
@@ -363,14 +363,14 @@ def test_file_that_holds_no_explanation_is_refused(data, tmp_path):
     file = tmp_path / "saved.json"
     for content in ([], {"kind": "Experiment"}):
         file.write_text(json.dumps(content))
-        with pytest.raises(UserError, match="saved.json holds no explanation"):
+        with pytest.raises(UserError, match="saved.json is not an explanation"):
             explanations.read(file)
     network = ask(make_model("rigid"), data)
     explanations.write(file, reason(network, network.picture(data.source.test[0])))
     content = json.loads(file.read_text())
     del content["classes"][0]["others"]
     file.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="not a whole Reasoning: KeyError.*others"):
+    with pytest.raises(UserError, match="not a complete Reasoning: KeyError.*others"):
         explanations.read(file)
 
 
@@ -409,9 +409,9 @@ def test_tree_and_points_are_not_confused(data):
     tree, other = ask(ProtoTree(TinyBackbone(), 3), data), ask(make_model("rigid"), data)
     picture = tree.picture(data.source.test[0])
     assert explain(tree, picture) == follow_tree(tree, picture)
-    with pytest.raises(UserError, match="no class scores"):
+    with pytest.raises(UserError, match="no score sheet"):
         reason(tree, picture)
-    with pytest.raises(UserError, match="no tree"):
+    with pytest.raises(UserError, match="not a tree"):
         follow_tree(other, picture)
-    with pytest.raises(UserError, match="not about chosen classes"):
+    with pytest.raises(UserError, match="no chosen classes"):
         explain(tree, picture, [0])

@@ -19,14 +19,16 @@ from tiny_analysis import ask, ask_projected, make_data, make_model
 from tiny_network import TinyBackbone
 
 from dpp import analysis, ops
+from dpp.analysis.figure_data import apply_prototype
 from dpp.analysis.global_analysis import global_analysis
 from dpp.browser import Browser, drawings, screens, show, workbench
 from dpp.browser.screens import VIEWS, export
 from dpp.browser.session import Session
 from dpp.browser.texts import sheet_rows
-from dpp.browser.workbench import Changes, Subject, change, class_scores, place_prototype
+from dpp.browser.workbench import Changes, Subject, change, class_scores
 from dpp.figures import paper_figures
 from dpp.figures.marked_pictures import mark
+from dpp.figures.score_sheets import score_sheet
 from dpp.networks.soft_tree import ProtoTree
 from dpp.report import run_report
 from dpp.system.errors import UserError
@@ -79,7 +81,7 @@ def test_moved_centre_has_the_similarity_of_the_map_there(data, kind):
         layer = model.prototypes
         maps = layer.damp(ops.similarity_map(z, offsets, layer.normalised(), **layer.geometry))
     for prototype, centre in ((0, (0, 0)), (3, (2, 1)), (5, (3, 3))):
-        found = place_prototype(network, picture, prototype, centre)
+        found = apply_prototype(network, picture, prototype, centre)
         assert found.match.centre == centre
         expected = model.activate(maps[0, prototype, *centre])
         assert found.match.similarity == pytest.approx(float(expected), abs=1e-6)
@@ -90,7 +92,7 @@ def test_moved_centre_has_the_similarity_of_the_map_there(data, kind):
 
 def test_parts_at_a_moved_centre_lie_where_the_offset_field_says(subject):
     network, picture = subject.network, subject.network.picture(subject.test.records[1])
-    found = place_prototype(network, picture, 2, (1, 2))
+    found = apply_prototype(network, picture, 2, (1, 2))
     with torch.no_grad():
         _, offsets = network.model.locate(picture.tensor[None])
     field = offsets[0, :, 1, 2].reshape(-1, 2).numpy()
@@ -101,13 +103,13 @@ def test_parts_at_a_moved_centre_lie_where_the_offset_field_says(subject):
 def test_without_a_centre_the_prototype_is_where_the_network_finds_it(subject):
     network, picture = subject.network, subject.network.picture(subject.test.records[2])
     (match,) = analysis.local_analysis(network, picture, 1).matches
-    assert place_prototype(network, picture, match.prototype).match.centre == match.centre
+    assert apply_prototype(network, picture, match.prototype).match.centre == match.centre
 
 
 def test_centre_off_the_map_is_refused(subject):
     picture = subject.network.picture(subject.test.records[0])
     with pytest.raises(UserError, match="no cell"):
-        place_prototype(subject.network, picture, 0, (0, 4))
+        apply_prototype(subject.network, picture, 0, (0, 4))
 
 
 def test_features_are_computed_once_for_an_image(session):
@@ -217,7 +219,7 @@ def test_sheet_adds_up_and_its_rows_are_the_prototypes_of_the_class(session):
     sheet = session.sheet()
     assert sheet.adds_up
     assert sheet.score == pytest.approx(session.scores().max(), abs=1e-5)
-    assert {number for _, number in sheet_rows(sheet)} == set(
+    assert {number for _, number in sheet_rows(score_sheet(sheet))} == set(
         session.subject.prototypes_of(sheet.label)
     )
 
@@ -230,6 +232,16 @@ def test_row_of_the_sheet_becomes_the_prototype_that_is_shown(browser):
     assert f"prototype {number}" in browser.figures["Image"][0].words
     network = browser.session.subject.network
     assert browser.label.value == network.labels[number]
+
+
+def test_image_view_asks_for_its_sheet_once(browser, monkeypatch):
+    asked = []
+    reason = analysis.reason
+    monkeypatch.setattr(analysis, "reason", lambda *given: asked.append(1) or reason(*given))
+    browser.view.value = "Image"
+    assert len(asked) == 1
+    browser.sheet.value = browser.sheet.options[1][1]
+    assert len(asked) == 2
 
 
 def test_another_class_can_be_explained(browser):
@@ -384,7 +396,7 @@ def test_error_that_is_no_mistake_of_the_user_is_said_and_raised(browser, monkey
     monkeypatch.setitem(VIEWS, "What if", lambda session: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         browser.view.value = "What if"
-    assert "this should not happen" in browser.message.value
+    assert "internal error" in browser.message.value
 
 
 # Uploads
@@ -408,7 +420,7 @@ def test_large_upload_is_shown_smaller_and_boxes_follow(subject, tmp_path):
     assert small.size == (1200, 600)
     assert torch.equal(small.tensor, whole.tensor)
     one, other = (
-        place_prototype(subject.network, picture, 0).match.parts[0].box
+        apply_prototype(subject.network, picture, 0).match.parts[0].box
         for picture in (small, whole)
     )
     np.testing.assert_allclose(np.array(one) * 2.5, other, rtol=1e-6)
@@ -421,11 +433,11 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
 @pytest.mark.parametrize(
     ("name", "make", "complaint"),
     [
-        ("notes.txt", lambda: b"not an image", "no picture that can be read"),
-        ("empty.png", lambda: b"", "no picture that can be read"),
-        ("drawing.svg", lambda: SVG, "no picture that can be read"),
-        ("drawing.png", lambda: SVG, "no picture that can be read"),
-        ("drawing.eps", lambda: EPS, "no picture that can be read"),
+        ("notes.txt", lambda: b"not an image", "not an image that can be read"),
+        ("empty.png", lambda: b"", "not an image that can be read"),
+        ("drawing.svg", lambda: SVG, "not an image that can be read"),
+        ("drawing.png", lambda: SVG, "not an image that can be read"),
+        ("drawing.eps", lambda: EPS, "not an image that can be read"),
         ("half.png", lambda: png()[:400], "cannot be decoded"),
         ("huge.png", lambda: b"\x89PNG" + bytes(50_000_000), "50.0 MB"),
         ("wide.png", lambda: png((20_000, 3)), "20000 by 3 pixels"),

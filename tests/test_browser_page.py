@@ -280,22 +280,22 @@ def test_every_control_works_by_mouse_and_keyboard(lab, tmp_path):
         # nearest images, by keyboard
         first(page).get_by_role("button", name="Find its nearest images").focus()
         page.keyboard.press("Enter")
-        says(page, "nearest images are of its class")
+        says(page, "nearest images are of its own class")
         assert len(state(page, lab)["neighbours"]["train"]) == 3
         shoot(page, "nearest")
 
         # an image, its score sheet
         view(page, "Image")
-        says(page, "taken for", "all others", "score of")
+        says(page, "predicted", "all other prototypes", "score of")
         images = first(page).get_by_label("Test image").locator("option")
         before = images.all_inner_texts()
         choose(page, "Images of", 2)
         expect(images).not_to_have_text(before, timeout=PATIENCE)
         name = images.nth(0).inner_text()
-        says(page, f"{name}: taken for")
+        says(page, f"{name}: predicted")
         name = images.nth(1).inner_text()
         choose(page, "Test image", name)
-        says(page, f"{name}: taken for")
+        says(page, f"{name}: predicted")
         assert state(page, lab)["image"] == name
         rows = first(page).get_by_label("Prototype, similarity × connection = points")
         rows.select_option(index=3)
@@ -347,7 +347,7 @@ def test_every_control_works_by_mouse_and_keyboard(lab, tmp_path):
 
         # what if
         view(page, "What if")
-        says(page, "nothing is changed")
+        says(page, "no changes")
         before = state(page, lab)["before"]
         first(page).get_by_label("Switch prototype").focus()
         page.keyboard.press("Space")
@@ -356,12 +356,12 @@ def test_every_control_works_by_mouse_and_keyboard(lab, tmp_path):
         says(page, "all offsets are zero")
         first(page).get_by_label("Value", exact=True).fill("9.5")
         page.keyboard.press("Tab")
-        says(page, "by 9.5")
+        says(page, "is 9.5")
         changed = state(page, lab)
         assert changed["before"] == before and changed["after"] != before
         shoot(page, "what_if")
         first(page).get_by_role("button", name="Undo all changes").click()
-        says(page, "nothing is changed")
+        says(page, "no changes")
         assert state(page, lab)["after"] == before
 
         # two runs
@@ -391,23 +391,23 @@ def test_uploads_are_shown_or_refused_and_the_kernel_lives(lab, theme):
         run_all(page, lab)
         collapse_sidebar(page)
         view(page, "Image")
-        says(page, "taken for")
+        says(page, "predicted")
         upload(page, "mine.png", picture((60, 40)))
-        says(page, "mine.png: taken for")
+        says(page, "mine.png: predicted")
         for name, content, complaint in (
-            ("notes.txt", b"not an image", "no picture that can be read"),
-            ("drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no picture that can"),
+            ("notes.txt", b"not an image", "not an image that can be read"),
+            ("drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image that can"),
             ("huge.png", bytes(50_000_000), "huge.png has 50.0 MB"),
             ("wide.png", picture((20_000, 20_000), "1"), "too many pixels"),
         ):
             upload(page, name, content)
             says(page, complaint)
-            assert "mine.png: taken for" in text(page)
+            assert "mine.png: predicted" in text(page)
         shoot(page, f"upload_{theme.split()[1].lower()}")
         for name, word in (
             ("Prototype", "from image"),
-            ("Move the centre", "the most is"),
-            ("What if", "nothing is changed"),
+            ("Move the centre", "the maximum over the map is"),
+            ("What if", "no changes"),
             ("Compare runs", "With run"),
         ):
             view(page, name)
@@ -429,7 +429,7 @@ def test_it_works_in_notebook_7(tmp_path):
         says(page, "Prototype 10 of")
         view(page, "Image")
         upload(page, "mine.png", picture((60, 40)))
-        says(page, "mine.png: taken for")
+        says(page, "mine.png: predicted")
         view(page, "Move the centre")
         says(page, "Similarity")
         centre = state(page, server)["match"]["centre"]

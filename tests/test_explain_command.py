@@ -51,7 +51,7 @@ def test_image_of_the_data_set_is_explained_by_its_id(dpp, trained, tmp_path):
 def test_points_that_are_printed_add_up(dpp, trained):
     code, out, _ = dpp("explain", trained.source.test[0].id, "--run", trained.folder)
     assert code == 0
-    numbers = re.compile(r"= +([−\d.]+)$|^of other classes +([−\d.]+)$", re.MULTILINE)
+    numbers = re.compile(r"= +([−\d.]+)$|^prototypes of other classes +([−\d.]+)$", re.MULTILINE)
     sheets = out.split("probability")[1:]
     assert len(sheets) == 2
     for sheet in sheets:
@@ -80,7 +80,7 @@ def test_path_through_a_tree_is_told(dpp, tmp_path):
     code, out, err = dpp("explain", record.id, "--run", run.folder)
     assert code == 0, err
     path = explanations.read(tmp_path / f"{record.id}.reasoning.json")
-    assert isinstance(path, TreePath) and f"leaf {path.leaf} by" in out
+    assert isinstance(path, TreePath) and f"leaf {path.leaf}, path probability" in out
     assert dpp("explain", record.id, "--run", run.folder, "--class", "x")[0] == 2
 
 
@@ -108,7 +108,7 @@ def refused(answer: tuple[int, str, str]) -> str:
 
 def test_missing_image_is_refused(dpp, trained):
     said = refused(dpp("explain", "no/bird.jpg", "--run", trained.folder))
-    assert "there is no image no/bird.jpg: no such file, and no image of" in said
+    assert "there is no image no/bird.jpg: neither a file nor the id of an image of" in said
 
 
 def test_file_that_is_no_image_is_refused(dpp, trained, tmp_path):

@@ -27,6 +27,7 @@ from dpp.figures.marked_pictures import (
     tie_ends,
     view_of,
 )
+from dpp.figures.score_sheets import remainder
 from dpp.networks.soft_tree import ProtoTree
 from dpp.system.errors import UserError
 
@@ -198,7 +199,7 @@ def test_remainder_takes_up_the_rounding(network):
     (one, _) = reason(network, look(network)).classes
     points = [0.004, 0.004, 0.004]
     matches = [replace(one.matches[0], points=value) for value in points]
-    assert explanation_figures.remainder(replace(one, score=0.012), matches) == 0.01
+    assert remainder(replace(one, score=0.012), matches) == 0.01
 
 
 def test_reasoning_without_origins_says_so(data, network):
@@ -247,7 +248,7 @@ def test_tree_path_shows_every_step_and_both_probabilities(data):
     assert len(drawn) == 2 * len(path.steps)
     for step, axes in zip(path.steps, drawn[1::2], strict=True):
         assert extents(axes) == pytest.approx(np.array([step.box]))
-        taken, other = ("has it", "has it not")[:: 1 if step.branch == "right" else -1]
+        taken, other = ("present", "absent")[:: 1 if step.branch == "right" else -1]
         assert f"{taken}: {number_text(step.probability)}" in written
         assert f"{other}: {number_text(1 - step.probability)}" in written
 
@@ -268,7 +269,7 @@ def test_audit_has_a_bar_for_each_share():
     (axes,) = explanation_figures.audit(found).axes
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.75, 0, 0, 2 / 6])
     assert axes.texts[0].get_text() == "75.0% (3 of 4), by chance 12.5%"
-    assert axes.texts[1].get_text() == "nothing is known"
+    assert axes.texts[1].get_text() == "no data"
 
 
 # Figures 1 to 4

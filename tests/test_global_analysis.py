@@ -248,7 +248,7 @@ def test_equal_prototypes_of_two_classes_are_no_duplicates(data):
 
 def test_audit_refuses_prototypes_from_nowhere_and_changed_images(data):
     run = SimpleNamespace(metrics=METRICS)
-    with pytest.raises(UserError, match="never projected"):
+    with pytest.raises(UserError, match="not projected"):
         audit.audit(run, ask(make_model("rigid"), data))
     network = ask_projected(data)
     record = network.records[network.origins[3].image]
@@ -287,5 +287,5 @@ def test_part_share_is_that_of_each_images_best_prototypes(data, kind):
 def test_part_share_needs_marked_parts(data):
     network, images = ask(make_model("rigid"), data), data.splits.test
     records = [replace(record, parts=None) for record in images.records]
-    with pytest.raises(UserError, match="no image in which parts of the animal are marked"):
+    with pytest.raises(UserError, match="no annotated parts of the animal"):
         audit.part_share(network, batches(make_loader(images, 4)), records)

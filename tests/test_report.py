@@ -113,7 +113,7 @@ def test_every_class_and_prototype_is_there(run, page):
 
 
 def test_accuracy_is_that_of_the_run(run, page):
-    found = re.search(r"(\d+) of (\d+) are right", page)
+    found = re.search(r"(\d+) of (\d+) are correct", page)
     right, of = map(int, found.groups())
     assert right / of == pytest.approx(run.manifest["results"]["test_accuracy"])
 
@@ -126,7 +126,7 @@ def test_confusions_have_what_an_image_is_in_rows():
 def test_points_of_a_decision_add_up(run, page):
     if run.experiment.model in ("cnn", "prototree"):
         pytest.skip("has no points")
-    tables = re.findall(r"<strong>Why.*?</table>", page)
+    tables = re.findall(r"<strong>Why.*?</table>", page, re.DOTALL)
     assert tables
     for one in tables:
         numbers = re.findall(r'<td class="number">(?:<br>)?([−\d.]+)', one)

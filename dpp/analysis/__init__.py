@@ -1,16 +1,16 @@
-"""What a network sees in one image, and where its prototypes come from (sections 3.4 and 3.5).
+"""Explanations of one image, and the source images of prototypes (sections 3.4 and 3.5).
 
     network = Network.of(runs.open_run(folder))
     reasoning = reason(network, network.picture("bird.jpg"))
 
-A part at latent place (row, column), whole or fractional, is the rectangle of the original image
-with the sides of a cell (gamma, in an image of the network's own size) around what that place looks
-at. The paper draws it at gamma times the place; what a cell looks at is half a cell further down
-and right in a VGG, and about half a cell further up and left in a ResNet, whose padded strides
-displace it (`dpp.networks.backbones.Backbone.cell_centres`). Boxes are drawn where cells look.
+A part at latent place (row, column), whole or fractional, is drawn as a rectangle of the original
+image, as large as a cell (gamma pixels of the network's input), around the centre of that place's
+receptive field. The paper draws it at gamma times the place; the receptive field's centre is half a
+cell further down and right in a VGG, and about half a cell further up and left in a ResNet, whose
+padded strides displace it (`dpp.networks.backbones.Backbone.cell_centres`).
 
-The results are in `dpp.explanations`; nothing here draws. One code path serves all
-networks that have prototypes: each can `inspect` images and `find_parts` of prototypes on them.
+The results are types of `dpp.explanations`; nothing here draws. The same code serves all networks
+with prototypes: each can `inspect` images and `find_parts` of prototypes on them.
 """
 
 from dpp.analysis.network import Network, check_origin, read_origins

@@ -1,8 +1,8 @@
-"""Are the explanations sound? What projection cost, and whether parts lie on the animal.
+"""Checks of prototypes: the accuracy lost by projection, and whether parts lie on the animal.
 
-An audit looks at the prototypes where they come from; `part_share` at where they are found. Both
-ask whether a part lies within one cell of a part of the animal that people have marked; `chance` is
-the share that parts strewn evenly over the images would have.
+An audit checks the prototypes on their source images; `part_share` on any images. Both count parts
+within one cell of an annotated part of the animal; `chance` is the share expected of parts that are
+spread uniformly over the images.
 """
 
 from collections import Counter
@@ -23,18 +23,18 @@ from dpp.training.pruning import find_duplicates
 
 
 def audit(run: Run, network: Network | None = None) -> Audit:
-    """Audits the prototypes of a run where they come from.
+    """Audits the prototypes of a run on their source images.
 
     Args:
         run: finished, with projected prototypes.
-        network: of the run, if it is there already; or what was left of it by pruning.
+        network: of the run, if it is loaded already; or the pruned one.
 
     Raises:
-        UserError: there are no origins, or an image has changed since.
+        UserError: the prototypes were not projected, or a source image has changed.
     """
     network = network or Network.of(run)
     if not network.origins:
-        raise UserError(f"{network.name} was never projected: its prototypes come from no image")
+        raise UserError(f"{network.name} has no source images: its prototypes were not projected")
     origins = list(network.origins.values())
     records = [check_origin(network, origin) for origin in origins]
     images = Counter(origin.image for origin in origins)
@@ -56,22 +56,22 @@ def audit(run: Run, network: Network | None = None) -> Audit:
 
 
 def accuracies(metrics: pd.DataFrame) -> tuple[Accuracy, ...]:
-    """Before and after the last projection, of the splits that were scored then."""
+    """The accuracies before and after the last projection, if there was one."""
     projections = metrics.index[metrics.stage == "project"]
     if not len(projections):
         return ()
     last = projections[-1]
-    found = []
+    around = []
     for split in ("validation", "test"):
         column = metrics[f"{split}_accuracy"]
         values = (column[last - 1], column[last], column.iloc[-1])
-        found.append(Accuracy(split, *map(float, values)))
-    return tuple(found)
+        around.append(Accuracy(split, *map(float, values)))
+    return tuple(around)
 
 
 @torch.no_grad()
 def duplicates(network: Network) -> tuple[tuple[int, ...], ...]:
-    """Groups of prototypes that are equal and of one class, by their numbers."""
+    """Groups of equal prototypes of one class, by their numbers."""
     layer, numbers = network.model.prototypes, network.prototypes.cpu()
     vectors = layer.vectors if network.is_tree else layer.normalised()
     labels = torch.tensor(network.labels)
@@ -82,14 +82,14 @@ def duplicates(network: Network) -> tuple[tuple[int, ...], ...]:
 
 
 def close_parts(network: Network, within: float = 0.5) -> Share:
-    """Prototypes with two parts in nearly one place where they come from.
+    """Prototypes with two parts at nearly the same place on their source images.
 
     The paper: "deformations without further regularization often result in duplications of
     prototypical parts within a prototype".
 
     Args:
-        network: with origins.
-        within: how many cells apart, at most.
+        network: with projected prototypes.
+        within: the largest distance, in cells.
     """
     parts = [np.array(origin.parts) for origin in network.origins.values()]
     apart = [np.linalg.norm(one[:, None] - one, axis=2) for one in parts]
@@ -101,13 +101,13 @@ def close_parts(network: Network, within: float = 0.5) -> Share:
 def part_share(
     network: Network, images: Iterable[Batch], records: Sequence[ImageRecord], count: int = 1
 ) -> PartShare:
-    """Do the parts of the prototypes most similar to each image lie on parts of the animal?
+    """How many parts of the prototypes most similar to each image lie on parts of the animal.
 
     Args:
-        network: trained, or not, to compare with.
+        network: trained; or untrained, as a baseline.
         images: un-augmented.
-        records: what they are batches of, with parts marked.
-        count: how many prototypes of each image, over all classes.
+        records: of these images, with annotated parts.
+        count: prototypes of each image, over all classes.
     """
     tally = Tally()
     for batch in images:
@@ -121,13 +121,14 @@ def part_share(
             tally.add(record, view, cells, places.flatten(0, 1).cpu().numpy())
     if not tally.marked:
         raise UserError(
-            f"{network.source.name} has no image in which parts of the animal are marked"
+            f"{network.source.name} has no annotated parts of the animal: choose data with parts, "
+            "such as posebirds or cub"
         )
     return tally.part_share
 
 
 class Tally:
-    """Counts where parts of prototypes lie."""
+    """Counts of parts: on the image, on the background, near parts of the animal."""
 
     def __init__(self):
         self.parts = self.off_image = self.boxed = self.on_background = 0
@@ -136,7 +137,7 @@ class Tally:
     def add(
         self, record: ImageRecord, view: Geometry, cells: tuple[int, int], places: np.ndarray
     ) -> None:
-        """Counts parts at places (Q, 2) of the map of a record's image."""
+        """Counts parts at places (Q, 2) of the map, on a record's image."""
         self.parts += len(places)
         on_image = is_on_map(places, cells)
         self.off_image += int((~on_image).sum())
@@ -166,5 +167,5 @@ def is_on_map(places: np.ndarray, cells: tuple[int, int]) -> np.ndarray:
 
 
 def is_near(places: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """(Q,), whether a mark (M, 2) is within one cell, as the crow flies, of places (Q, 2)."""
+    """(Q,), whether a mark (M, 2) is within a distance of one cell of places (Q, 2)."""
     return (np.linalg.norm(places[:, None] - marks, axis=2) <= 1).any(axis=1)

@@ -1,4 +1,4 @@
-"""What the paper's Figures 1 to 4 are drawn from: arrays, collected from a network."""
+"""The arrays that the paper's Figures 1 to 4 are drawn from, computed by a network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from dpp.data.batches import ImageDataset
 from dpp.data.image_records import Box
 from dpp.data.pictures import Picture
 from dpp.explanations import Match
-from dpp.networks.model import DeformableProtoPNet
+from dpp.networks.model import DeformableProtoPNet, Output
 from dpp.reference import resting_places
 from dpp.system.errors import UserError
 
 
 @dataclass(frozen=True)
 class Block:
-    """One stage of a network: its name and the shape that it has for one image."""
+    """One stage of a network: its name and the shape of its output for one image."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Block:
 
 @torch.no_grad()
 def architecture_of(model: nn.Module, image_size: int) -> list[Block]:
-    """The stages that an image of this size goes through, with the shapes of a real pass.
+    """The stages of a network, with the shapes of a real forward pass.
 
     Names: image, features, z, offsets, prototypes, similarities, scores, logits; those that the
     network does not have are left out.
@@ -38,17 +38,17 @@ def architecture_of(model: nn.Module, image_size: int) -> list[Block]:
     image = torch.zeros(1, 3, image_size, image_size).to(parameter)
     features = model.backbone(image)
     output = model.eval().inspect(image)
-    found = {"image": image[0], "features": features[0], "z": output.z[0]}
+    stages = {"image": image[0], "features": features[0], "z": output.z[0]}
     if getattr(output, "offsets", None) is not None:
-        found["offsets"] = output.offsets[0]
-    found["prototypes"] = model.prototypes.vectors
+        stages["offsets"] = output.offsets[0]
+    stages["prototypes"] = model.prototypes.vectors
     if isinstance(model, DeformableProtoPNet):
         layer = model.prototypes
-        found["prototypes"] = layer.normalised()
+        stages["prototypes"] = layer.normalised()
         maps = ops.similarity_map(output.z, output.offsets, layer.normalised(), **layer.geometry)
-        found["similarities"] = maps[0]
-    found |= {"scores": output.scores[0], "logits": output.logits[0]}
-    return [Block(name, tuple(tensor.shape)) for name, tensor in found.items()]
+        stages["similarities"] = maps[0]
+    stages |= {"scores": output.scores[0], "logits": output.logits[0]}
+    return [Block(name, tuple(tensor.shape)) for name, tensor in stages.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +56,11 @@ class Application:
     """A deformable prototype applied to an image (Figure 2); H x W cells, rho parts.
 
     Args:
-        match: where it fits best.
+        match: the prototype centred at one cell.
         features: (C + 1, H, W), on the hypersphere.
-        offsets: (rho, 2, H, W), down and to the right, in cells.
-        rest: (rho, 2), where parts rest, from the centre.
-        rest_boxes: left, top, right, bottom of each part if it had not moved, in pixels.
+        offsets: (rho, 2, H, W), down and to the right, in cells; zero if the prototype is rigid.
+        rest: (rho, 2), positions of the parts before they move, relative to the centre.
+        rest_boxes: left, top, right, bottom of each part before it moves, in pixels.
         similarities: (H, W), with the prototype centred at each cell.
     """
 
@@ -72,53 +72,68 @@ class Application:
     similarities: np.ndarray
 
 
+@torch.no_grad()
 def apply_prototype(
-    network: Network, picture: Picture, prototype: int, *, rigid: bool = False
+    network: Network,
+    picture: Picture,
+    prototype: int,
+    centre: tuple[int, int] | None = None,
+    *,
+    rigid: bool = False,
 ) -> Application:
-    """All that leads to the similarity of one prototype.
+    """Everything that leads to the similarity of one prototype, centred at (a, b) of equation 5.
 
     Args:
         network: a Deformable ProtoPNet.
         picture: from `Network.picture`.
         prototype: its number.
+        centre: row and column; by default where it is most similar (equation 8).
         rigid: hold the offsets at zero (Figure 1a).
     """
     model = check_deformable(network)
-    held = network.exchange(offsets=None) if rigid else network
-    output = held.inspect(picture.tensor[None])
-    layer, one = model.prototypes, torch.tensor([prototype])
-    vectors = layer.normalised(one)
-    with torch.no_grad():
-        maps = ops.similarity_map(output.z, output.offsets, vectors, **layer.geometry)
-    connections = model.last_layer.weight[network.labels[prototype], one].detach()
-    (match,) = find_matches(network, output, picture, one, connections)
-    offsets = output.offsets
+    held = (network.exchange(offsets=None) if rigid else network).model
+    layer, number = model.prototypes, torch.tensor([prototype])
+    z, offsets = held.locate(network.prepare(picture.tensor[None]))
+    maps = ops.similarity_map(z, offsets, layer.normalised(number), **layer.geometry)
+    similarities = layer.damp(maps)[0, 0]  # (H, W)
+    height, width = cells = tuple(similarities.shape)
+    if centre is None:
+        centre = divmod(int(similarities.argmax()), width)
+    if not (0 <= centre[0] < height and 0 <= centre[1] < width):
+        raise UserError(
+            f"the map of {network.name} has no cell {tuple(centre)}: choose a row from 0 to "
+            f"{height - 1} and a column from 0 to {width - 1}"
+        )
+    cosines = similarities[centre].expand(1, len(network.labels))  # only this prototype's is read
+    places = torch.full_like(cosines, centre[0] * width + centre[1], dtype=torch.long)
+    output = Output(cosines, model.activate(cosines), places, offsets, z, cosines)
+    connections = model.last_layer.weight[network.labels[prototype], number]
+    (match,) = find_matches(network, output, picture, number, connections)
     if offsets is None:
-        offsets = output.z.new_zeros(1, 2 * layer.kernel_size**2, *output.z.shape[2:])
+        offsets = z.new_zeros(1, 2 * layer.kernel_size**2, *cells)
     rest = np.array(resting_places(layer.kernel_size, layer.geometry["dilation"]))
-    cells = tuple(output.z.shape[2:])
     (resting,) = make_parts(picture.geometry, cells, (rest + match.centre)[None])
     return Application(
         match=match,
-        features=output.z[0].cpu().numpy(),
+        features=z[0].cpu().numpy(),
         offsets=offsets[0].unflatten(0, (-1, 2)).cpu().numpy(),
         rest=rest,
         rest_boxes=tuple(part.box for part in resting),
-        similarities=layer.damp(maps)[0, 0].cpu().numpy(),
+        similarities=similarities.cpu().numpy(),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class LatentSpace:
-    """What lies around prototypes on the hypersphere (Figure 4); all vectors of length 1.
+    """Prototypes and features around them on the hypersphere (Figure 4); all vectors of length 1.
 
     Args:
-        labels: (c,), of the classes that were looked at.
+        labels: (c,), of the classes.
         prototypes: (c, (C + 1) rho), one of each class, its parts in one vector.
         parts: (c, rho, C + 1), the same, part by part.
-        features: (N, (C + 1) rho), of N images, what lies under the first class's prototype where
-            it fits best.
-        patches: (N, rho, C + 1), of each image, what lies under the prototype of its own class.
+        features: (N, (C + 1) rho), of N images, under the first class's prototype where it is most
+            similar.
+        patches: (N, rho, C + 1), the features of each image under the prototype of its own class.
         image_labels: (N,).
         margin: phi of equation 12.
     """
@@ -141,7 +156,7 @@ def latent_space_of(
     margin: float,
     images: int = 20,
 ) -> LatentSpace:
-    """The first prototype of each class, and what images of these classes have under it.
+    """The first prototype of each class, and the features of images under it.
 
     Args:
         network: a Deformable ProtoPNet.
@@ -153,12 +168,12 @@ def latent_space_of(
     model = check_deformable(network)
     layer, owners = model.prototypes, np.array(network.labels)
     firsts = torch.tensor([int(np.flatnonzero(owners == label)[0]) for label in labels])
-    theirs = dataset.labels.numpy()
-    chosen = [index for label in labels for index in np.flatnonzero(theirs == label)[:images]]
+    image_labels = dataset.labels.numpy()
+    chosen = [index for label in labels for index in np.flatnonzero(image_labels == label)[:images]]
     output = network.inspect(dataset.batch([(0, int(index)) for index in chosen]).images)
     shape = {"kernel_size": layer.kernel_size} | layer.geometry
     samples = ops.sample_parts(output.z, output.offsets, output.places[:, firsts], **shape)
-    own = torch.tensor([labels.index(int(theirs[index])) for index in chosen])
+    own = torch.tensor([labels.index(int(image_labels[index])) for index in chosen])
     rows = torch.arange(len(own))
     prototypes = layer.normalised()[firsts]  # (c, C + 1, K, K)
     by_part = {"start_dim": -2}
@@ -169,7 +184,7 @@ def latent_space_of(
         parts=(parts / layer.length).cpu().numpy(),
         features=samples[:, 0].flatten(1).cpu().numpy(),
         patches=(patches / layer.length).cpu().numpy(),
-        image_labels=theirs[chosen],
+        image_labels=image_labels[chosen],
         margin=margin,
     )
 

@@ -1,7 +1,7 @@
 """The images that each prototype resembles most: the supplement's global analysis.
 
-One pass over the images, for all prototypes at once. What a pass keeps does not grow with the
-number of images: of each prototype, the nearest so far, and where its parts lie on them.
+One pass over the images, for all prototypes at once. Memory does not grow with the number of
+images: for each prototype, only its nearest images so far and the places of its parts are kept.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ from dpp.data.batches import Batch, ImageDataset, batches, make_loader
 from dpp.explanations import GlobalAnalysis, Neighbours, Share, Sighting
 from dpp.system.errors import UserError
 
-NOBODY = torch.iinfo(torch.int64).max  # the index of an image that is not there
+NO_IMAGE = torch.iinfo(torch.int64).max  # the index of an empty slot
 
 
 def global_analysis(
@@ -33,15 +33,15 @@ def global_analysis(
     """The training and the test images most similar to each prototype.
 
     Args:
-        network: whose prototypes are looked for.
+        network: whose prototypes are searched for.
         train: un-augmented: `Splits.projection`.
         test: `Splits.test`.
-        count: how many of each; fewer if there are not so many.
-        batch_size: images that the network sees at a time.
+        count: images of each split; fewer if a split has fewer.
+        batch_size: images in a forward pass.
         workers: processes that prepare batches.
-        report: called with how many images are done, of how many.
+        report: called with the number of images done and the total.
     """
-    found, done = [], 0
+    by_split, done = [], 0
 
     def watch(dataset: ImageDataset) -> Iterator[Batch]:
         nonlocal done
@@ -52,17 +52,20 @@ def global_analysis(
 
     for dataset in (train, test):
         if dataset.augmented:
-            raise UserError("a global analysis looks at images as they are, not augmented")
-        found.append(find_nearest(network, watch(dataset), count).sightings(dataset))
+            raise UserError(
+                "a global analysis needs images that are not augmented: give Splits.projection and "
+                "Splits.test"
+            )
+        by_split.append(find_nearest(network, watch(dataset), count).sightings(dataset))
     neighbours = [
-        Neighbours(number, network.labels[number], *(split.get(number, ()) for split in found))
+        Neighbours(number, network.labels[number], *(split.get(number, ()) for split in by_split))
         for number in network.prototypes.tolist()
     ]
     return GlobalAnalysis(network.name, count, tuple(neighbours))
 
 
 def find_nearest(network: Network, images: Iterable[Batch], count: int) -> "Nearest":
-    """Looks for every prototype in un-augmented images, in one pass."""
+    """The images most similar to every prototype, in one pass over un-augmented images."""
     nearest = Nearest(network, count)
     for batch in images:
         nearest.update(network.inspect(batch.images), batch.indices)
@@ -70,10 +73,10 @@ def find_nearest(network: Network, images: Iterable[Batch], count: int) -> "Near
 
 
 class Nearest:
-    """The most similar images of each prototype that were seen so far; P prototypes, k images.
+    """The most similar images of each prototype so far; P prototypes, k images.
 
-    Of equally similar images, that which comes first in the data set is nearer, in whatever order
-    they are seen.
+    Of equally similar images, the first in the data set is the nearer one, independent of the order
+    in which they are processed.
 
     Args:
         network: whose prototypes they are.
@@ -82,12 +85,12 @@ class Nearest:
 
     def __init__(self, network: Network, count: int):
         if count < 1:
-            raise UserError(f"a global analysis shows at least 1 image, not {count}")
+            raise UserError(f"a global analysis needs a count of at least 1 image, not {count}")
         self.network, self.count = network, count
         self.numbers = network.prototypes.cpu()
         shape = (count, len(self.numbers))
         self.similarity = torch.full(shape, -torch.inf, dtype=torch.float64)
-        self.image = torch.full(shape, NOBODY)
+        self.image = torch.full(shape, NO_IMAGE)
         self.centre = torch.zeros(shape, dtype=torch.long)  # a flat index into H*W
         self.places: Tensor | None = None  # (k, P, parts, 2)
         self.shares: Tensor | None = None  # (k, P, parts)
@@ -95,7 +98,7 @@ class Nearest:
 
     @torch.no_grad()
     def update(self, output, images: Tensor) -> None:
-        """Takes in what the network saw in images (N,)."""
+        """Adds the network's output for images (N,), given by their indices."""
         self.cells = tuple(output.z.shape[2:])
         scores = output.scores.cpu()[:, self.numbers].double()
         centres = output.places.cpu()[:, self.numbers]
@@ -113,7 +116,7 @@ class Nearest:
                 self._take_parts(output, row, slots, columns)
 
     def _move_parts(self, order: Tensor) -> None:
-        """Parts of images that stay go where their images went; the others are filled next."""
+        """Reorders the parts of images that stay; those of new images are set next."""
         if self.places is None:
             return
         before = order.clamp(max=self.count - 1)
@@ -121,7 +124,7 @@ class Nearest:
         self.places, self.shares = self.places[before, columns], self.shares[before, columns]
 
     def _take_parts(self, output, row: int, slots: Tensor, columns: Tensor) -> None:
-        """Finds the parts on one image of the prototypes that it is now among the nearest of."""
+        """Finds the parts, on one new image, of the prototypes that have it among their nearest."""
         prototypes = self.numbers[columns].to(output.scores.device)
         places, shares = self.network.model.find_parts(output, row, prototypes)
         if self.places is None:
@@ -131,16 +134,16 @@ class Nearest:
 
     def sightings(self, dataset: ImageDataset) -> dict[int, tuple[Sighting, ...]]:
         """The nearest images of each prototype, by its number, most similar first."""
-        found = defaultdict(dict)
-        for index in self.image[self.image != NOBODY].unique().tolist():
+        sightings = defaultdict(dict)
+        for index in self.image[self.image != NO_IMAGE].unique().tolist():
             record = dataset.records[index]
             geometry, size = self.network.geometry(record)
             slots, columns = (self.image == index).nonzero(as_tuple=True)
-            there = (slots, columns)
-            parts = make_parts(geometry, self.cells, self.places[there], self.shares[there])
+            seen = self.places[slots, columns], self.shares[slots, columns]
+            parts = make_parts(geometry, self.cells, *seen)
             for slot, column, part in zip(slots.tolist(), columns.tolist(), parts, strict=True):
                 number, width = int(self.numbers[column]), self.cells[1]
-                found[number][slot] = Sighting(
+                sightings[number][slot] = Sighting(
                     prototype=number,
                     image=record.id,
                     label=record.label,
@@ -150,19 +153,18 @@ class Nearest:
                     centre=divmod(int(self.centre[slot, column]), width),
                     parts=part,
                 )
-        return {number: tuple(by[slot] for slot in sorted(by)) for number, by in found.items()}
+        return {number: tuple(by[slot] for slot in sorted(by)) for number, by in sightings.items()}
 
 
 def own_shares(found: GlobalAnalysis, split: str = "test") -> list[Share]:
-    """Are the nearest images of the prototypes' classes?
+    """The share of nearest images that are of the prototype's own class.
 
     Args:
         found: of a network.
         split: "train" or "test".
 
     Returns:
-        Of the nearest image of each prototype, of its two nearest, and so on, how many are of the
-        prototype's class.
+        The share among the nearest image of each prototype, among its two nearest, and so on.
     """
     rows = [
         [seen.label == neighbours.label for seen in getattr(neighbours, split)]
@@ -174,7 +176,7 @@ def own_shares(found: GlobalAnalysis, split: str = "test") -> list[Share]:
 
 
 def chance_share(found: GlobalAnalysis, dataset: ImageDataset) -> Share:
-    """The same of images that are drawn without looking: for each prototype, all images."""
+    """The same share for images drawn at random: over all images, for each prototype."""
     counts = Counter(dataset.labels.tolist())
     own = sum(counts[neighbours.label] for neighbours in found.prototypes)
     return Share(own, len(found.prototypes) * len(dataset))
@@ -182,9 +184,9 @@ def chance_share(found: GlobalAnalysis, dataset: ImageDataset) -> Share:
 
 def select(found: GlobalAnalysis, prototypes: Iterable[int], count: int) -> GlobalAnalysis:
     """Some prototypes of a global analysis, with fewer of their nearest images."""
-    there = {neighbours.prototype: neighbours for neighbours in found.prototypes}
+    by_number = {neighbours.prototype: neighbours for neighbours in found.prototypes}
     chosen = [
-        replace(there[number], train=there[number].train[:count], test=there[number].test[:count])
-        for number in prototypes
+        replace(one, train=one.train[:count], test=one.test[:count])
+        for one in map(by_number.__getitem__, prototypes)
     ]
     return GlobalAnalysis(found.run, count, tuple(chosen))

@@ -1,6 +1,6 @@
 """How images lie around prototypes on the hypersphere, and how orthogonal parts are (Figure 4).
 
-The angle between an image and a prototype is that to the best place of the image (equation 8). All
+The angle between an image and a prototype is taken where it is most similar (equation 8). All
 angles are in radians, as the margin is.
 """
 
@@ -27,12 +27,12 @@ VARIED = ("margin", "orthogonality", "seed")
 
 @dataclass(frozen=True, eq=False)
 class Angles:
-    """Of N images, to their nearest prototypes.
+    """The angles of N images to their nearest prototypes.
 
     Args:
         own: (N,), to the nearest prototype of the image's own class.
         other: (N,), to the nearest prototype of any other class.
-        correct: (N,), whether the network gives the image its class.
+        correct: (N,), whether the prediction is correct.
     """
 
     own: np.ndarray
@@ -56,18 +56,18 @@ def measure_angles(network: Network, dataset: ImageDataset, batch_size: int = 80
     for batch in batches(make_loader(dataset, batch_size)):
         output = network.inspect(batch.images)
         angles = output.cosines.cpu().double().clamp(-1, 1).arccos()  # (N, P)
-        mine = losses.own_class(batch.labels, classes)
-        own.append(angles.masked_fill(~mine, torch.inf).min(dim=1).values)
-        other.append(angles.masked_fill(mine, torch.inf).min(dim=1).values)
+        is_own = losses.own_class(batch.labels, classes)
+        own.append(angles.masked_fill(~is_own, torch.inf).min(dim=1).values)
+        other.append(angles.masked_fill(is_own, torch.inf).min(dim=1).values)
         correct.append(output.logits.argmax(dim=1).cpu() == batch.labels)
-    return Angles(*(torch.cat(found).numpy() for found in (own, other, correct)))
+    return Angles(*(torch.cat(values).numpy() for values in (own, other, correct)))
 
 
 @torch.no_grad()
 def part_cosines(network: Network) -> tuple[float, float]:
     """Mean |cosine| of two parts of a class, and of two parts of one prototype.
 
-    Equation 13 makes both small in stage 1; projection puts what images have in their place.
+    Equation 13 makes both small in stage 1; projection replaces the parts by features of images.
     """
     layer = check_deformable(network).prototypes
     parts = layer.normalised().flatten(2).mT / layer.length  # (P, rho, C + 1)
@@ -85,7 +85,7 @@ def _mean_cosine(groups: list[torch.Tensor]) -> float:
 
 
 def summarise(network: Network, angles: Angles, margin: float) -> dict[str, float]:
-    """What a table says of a network: mean angles, shares of images, mean cosines of parts."""
+    """A network's row of a table: mean angles, shares of images, mean cosines of parts."""
     of_class, of_prototype = part_cosines(network)
     return {
         "own": angles.own.mean(),
@@ -100,7 +100,7 @@ def summarise(network: Network, angles: Angles, margin: float) -> dict[str, floa
 
 
 def untrained(experiment: Experiment, source: Source) -> Network:
-    """The network of an experiment as it was drawn, its backbone too, with no training at all."""
+    """The network of an experiment at random initialisation, its backbone too."""
     torch.manual_seed(experiment.seed)
     backbone = make_backbone(experiment.backbone, "none")
     model = METHODS[experiment.model].build(experiment, backbone, len(source.class_names))
@@ -108,19 +108,19 @@ def untrained(experiment: Experiment, source: Source) -> Network:
 
 
 def find_twin(run: Run, **changes) -> Run | None:
-    """The finished run of an experiment with some fields changed, beside a run or committed."""
+    """The finished run of a run's experiment with some fields changed; None if there is none."""
     return runs.find_or_committed(replace(run.experiment, **changes), run.folder.parent)
 
 
 def stage_one_table(cells: Mapping[tuple, Sequence[Experiment]]) -> pd.DataFrame:
-    """What runs that are on record had come to before each of their projections.
+    """The state of recorded runs before each of their projections.
 
     Args:
-        cells: of `plans.cells`; rigid prototypes and runs that were not made are left out.
+        cells: of `plans.cells`; rigid prototypes and missing runs are left out.
 
     Returns:
-        A row for each run and projection: the fields that Table 2 changes, and what
-        `stage_one_state` says of the epoch before it.
+        A row for each run and projection: the fields that Table 2 changes, and the
+        `stage_one_state` of the epoch before it.
     """
     rows = []
     for experiment in (one for planned in cells.values() for one in planned if one.deformable):
@@ -135,12 +135,12 @@ def stage_one_table(cells: Mapping[tuple, Sequence[Experiment]]) -> pd.DataFrame
 def stage_one_state(
     metrics: pd.DataFrame, experiment: Experiment, classes: int, epoch: int
 ) -> dict[str, float]:
-    """How prototypes lay on the hypersphere in an epoch of stage 1, from that epoch's losses.
+    """Angles and cosines of prototypes in an epoch of stage 1, from that epoch's losses.
 
     Returns:
         `own` and `other`, the angles whose cosines are the mean best similarities of the training
         images (equations 9 and 10), the `gap` between them, and `cosine`, the root of the mean
-        square over all pairs of two parts of a class, which equation 13 sums up.
+        square over all pairs of two parts of a class, which equation 13 sums.
     """
     (row,) = metrics[(metrics.stage == "train") & (metrics.epoch == epoch)].itertuples()
     own, other = np.arccos(-row.cluster), np.arccos(row.separation)

@@ -1,4 +1,4 @@
-"""A trained network with its data: what every analysis asks."""
+"""A trained network with its data, the subject of every analysis."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,15 @@ from dpp.training.projection import Origin
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A network that can be asked, and what its numbers stand for.
+    """A network with the data that its classes and prototypes refer to.
 
     Args:
         model: with prototypes, trained or not, pruned or not.
         name: of its run.
-        source: the data that its classes and origins are of.
-        size: side of the images that it sees.
-        crop_to_box: whether it sees what is in their boxes.
-        origins: where its prototypes come from, by their numbers.
+        source: the data of its classes and source images.
+        size: side of its input, in pixels.
+        crop_to_box: whether its input is cropped to the bounding boxes.
+        origins: of its prototypes, by their numbers.
     """
 
     model: nn.Module
@@ -47,7 +47,7 @@ class Network:
         if not hasattr(self.model, "find_parts"):
             raise UserError(
                 f"{self.name} is a {type(self.model).__name__}, which has no prototypes to explain "
-                "anything by: choose a run of deformable, protopnet, tesnet or prototree"
+                "its predictions: choose a run of deformable, protopnet, tesnet or prototree"
             )
         self.model.eval()
 
@@ -55,8 +55,8 @@ class Network:
     def of(cls, run: Run, device: str = "cpu") -> "Network":
         """The network of a run."""
         experiment, model = run.experiment, run.load_model(device)
-        there = (run.folder / "prototypes.json").is_file()
-        origins = read_origins(run.origins) if there else {}
+        projected = (run.folder / "prototypes.json").is_file()
+        origins = read_origins(run.origins) if projected else {}
         shown = {"size": experiment.image_size, "crop_to_box": experiment.crop_to_box}
         return cls(model, run.folder.name, run.source, **shown, origins=origins)
 
@@ -73,7 +73,7 @@ class Network:
 
     @property
     def prototypes(self) -> Tensor:
-        """The numbers of the prototypes: all, but for a tree's nodes that are pruned."""
+        """The numbers of all prototypes; of a tree, without those of pruned nodes."""
         used = self.model.forks if self.is_tree else torch.ones(len(self.labels), dtype=torch.bool)
         return used.nonzero().flatten()
 
@@ -82,32 +82,36 @@ class Network:
         return {record.id: record for record in self.source.records}
 
     def picture(self, source: str | Path | ImageRecord) -> Picture:
-        """Loads a record or a file as the network was shown images."""
+        """Loads a record or a file as input of the network."""
         return load_picture(
             source, self.size, crop_to_box=self.crop_to_box, cell_centres=self.cell_centres
         )
 
     @cached_property
     def cell_centres(self) -> tuple[float, ...]:
-        """Where the cells of its map look, in pixels of what it sees."""
+        """The centres of the cells' receptive fields, in pixels of its input."""
         return self.model.backbone.cell_centres(self.size)
 
     def geometry(self, record: ImageRecord) -> tuple[Geometry, tuple[int, int]]:
-        """How the network's view lies in a record's image, and that image's width and height."""
+        """The position of the network's input in a record's image, and the image's size."""
         size = image_size(record)
         return Geometry.of(record, size, self.size, self.crop_to_box, self.cell_centres), size
 
     def exchange(self, **children: nn.Module | None) -> "Network":
-        """The same but for some children of its model; this one stays as it is."""
+        """A copy with some children of its model replaced; this one is not changed."""
         model = copy.copy(self.model)
         model._modules = self.model._modules | children
         return replace(self, model=model)
 
     @torch.no_grad()
     def inspect(self, images: Tensor):
-        """What the model sees in images (N, 3, size, size)."""
+        """The model's output for images (N, 3, size, size)."""
+        return self.model.inspect(self.prepare(images))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images (N, 3, size, size) on the model's device, in its precision and memory layout."""
         parameter = next(self.model.parameters())
-        return self.model.inspect(to_device(images, parameter.device).to(parameter.dtype))
+        return to_device(images, parameter.device).to(parameter.dtype)
 
     def label_of(self, wanted: int | str) -> int:
         """A class by its number or name."""
@@ -125,26 +129,30 @@ class Network:
 
 
 def read_origins(origins: Sequence[Mapping]) -> dict[int, Origin]:
-    """Origins by prototype, from what a run keeps of them (`Run.origins`)."""
-    found = {}
+    """Origins by prototype, from their JSON form (`Run.origins`)."""
+    by_number = {}
     for kept in origins:
         pairs = {name: tuple(kept[name]) for name in ("cells", "centre")}
         parts = tuple(tuple(place) for place in kept["parts"])
-        found[kept["prototype"]] = Origin(**(dict(kept) | pairs | {"parts": parts}))
-    return found
+        by_number[kept["prototype"]] = Origin(**(dict(kept) | pairs | {"parts": parts}))
+    return by_number
 
 
 def check_origin(network: Network, origin: Origin) -> ImageRecord:
-    """The record that a prototype comes from, if its file is still the same."""
+    """The record of a prototype's source image, if its file has not changed.
+
+    Raises:
+        UserError: the image is missing or has changed.
+    """
     record, source = network.records.get(origin.image), network.source
     if record is None:
         raise UserError(
-            f"prototype {origin.prototype} of {network.name} comes from image {origin.image}, "
-            f"which {source.name} under {source.root} does not have"
+            f"{source.name} under {source.root} has no image {origin.image}, the source image of "
+            f"prototype {origin.prototype} of {network.name}: use the data it was trained on"
         )
     if sha256(record.path) != origin.sha256:
         raise UserError(
-            f"image {record.path}, from which prototype {origin.prototype} of {network.name} "
-            "comes, has changed since: put the original back, or train the run again"
+            f"image {record.path}, the source image of prototype {origin.prototype} of "
+            f"{network.name}, has changed since: restore the original, or train the run again"
         )
     return record

@@ -42,7 +42,7 @@ def reason(
         count: how many, if none are named.
     """
     if network.is_tree:
-        raise UserError(f"{network.name} has no class scores that add up: see its path instead")
+        raise UserError(f"{network.name} is a tree, which has no score sheet: use follow_tree")
     output = network.inspect(picture.tensor[None])
     logits = output.logits[0].double()
     if classes is None:
@@ -57,20 +57,20 @@ def _score_class(network: Network, output, picture: Picture, label: int) -> Clas
     connections = network.model.last_layer.weight[label].detach()
     points = output.scores[0].double() * connections.double()
     own = torch.tensor(network.labels, device=points.device) == label
-    mine = own.nonzero().flatten()
-    mine = mine[points[mine].argsort(descending=True, stable=True)]
+    numbers = own.nonzero().flatten()
+    numbers = numbers[points[numbers].argsort(descending=True, stable=True)]
     return ClassScore(
         label=label,
         name=network.source.class_names[label],
         score=float(output.logits[0, label]),
         probability=float(output.logits[0].double().softmax(dim=0)[label]),
-        matches=find_matches(network, output, picture, mine, connections[mine]),
+        matches=find_matches(network, output, picture, numbers, connections[numbers]),
         others=float(points[~own].sum()),
     )
 
 
 def local_analysis(network: Network, picture: Picture, count: int = 2) -> LocalAnalysis:
-    """The prototypes most similar to an image, whatever their class (the supplement's section)."""
+    """The prototypes most similar to an image, over all classes (supplement)."""
     output = network.inspect(picture.tensor[None])
     used = network.prototypes.to(output.scores.device)
     order = output.scores[0, used].argsort(descending=True, stable=True)
@@ -130,16 +130,16 @@ def make_parts(
 
 
 def find_origin(network: Network, prototype: int) -> Sighting:
-    """Where a prototype comes from, on the image that it was projected on.
+    """A prototype on its source image, onto which it was projected.
 
     Raises:
-        UserError: it comes from nowhere, or the image is gone or is no longer the same file.
+        UserError: it was not projected, or the image is missing or has changed.
     """
     origin = network.origins.get(prototype)
     if origin is None:
         raise UserError(
-            f"prototype {prototype} of {network.name} comes from no image: it has origins for "
-            f"{len(network.origins)} prototypes"
+            f"prototype {prototype} of {network.name} has no source image: "
+            f"{len(network.origins)} of its {len(network.labels)} prototypes were projected"
         )
     record = check_origin(network, origin)
     geometry, size = network.geometry(record)
@@ -151,7 +151,7 @@ def find_origin(network: Network, prototype: int) -> Sighting:
 def follow_tree(network: Network, picture: Picture, leaf: int | None = None) -> TreePath:
     """The path of an image through a ProtoTree: the greedy one, or that to a given leaf."""
     if not network.is_tree:
-        raise UserError(f"{network.name} is no tree: its reasoning adds up points")
+        raise UserError(f"{network.name} is not a tree: use reason")
     model, output = network.model, network.inspect(picture.tensor[None])
     leaves = model.leaves().exp()
     leaf = int(output.leaves[0]) if leaf is None else leaf
@@ -181,27 +181,27 @@ def explain(
     picture: Picture,
     classes: Sequence[int | str] = (),
 ) -> Reasoning | TreePath:
-    """Why an image was given its class, in whatever way the network came to it.
+    """Why an image was given its class: a score sheet, or the path through a tree.
 
     Args:
         network: with prototypes.
         picture: from `Network.picture`.
-        classes: numbers or names; by default the `EXPLAINED` best, the true one second if the
-            network is wrong.
+        classes: numbers or names; by default the `EXPLAINED` best, with the true one second if the
+            prediction is incorrect.
     """
     if network.is_tree and classes:
-        raise UserError(f"{network.name} is a tree, whose path is not about chosen classes")
+        raise UserError(f"{network.name} is a tree, whose path has no chosen classes: give none")
     if network.is_tree:
         return follow_tree(network, picture)
-    found = reason(network, picture, classes or None, count=EXPLAINED)
-    if classes or found.label in (None, found.predicted):
-        return found
-    order = dict.fromkeys([found.predicted, found.label, *(one.label for one in found.classes)])
+    best = reason(network, picture, classes or None, count=EXPLAINED)
+    if classes or best.label in (None, best.predicted):
+        return best
+    order = dict.fromkeys([best.predicted, best.label, *(one.label for one in best.classes)])
     return reason(network, picture, list(order)[:EXPLAINED])
 
 
 def _about(network: Network, output, picture: Picture) -> dict:
-    """What all explanations of an image say."""
+    """The fields that all explanations of an image have."""
     return {
         "image": picture.name,
         "size": picture.size,

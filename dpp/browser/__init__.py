@@ -1,4 +1,4 @@
-"""The prototype browser in JupyterLab and Notebook 7: the only importer of ipywidgets.
+"""The prototype browser for JupyterLab and Notebook 7: the only room that imports ipywidgets.
 
 from dpp import browser, runs
 browser.show({"deformable": run, "rigid": other})

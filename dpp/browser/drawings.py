@@ -1,4 +1,4 @@
-"""What only the prototype browser draws, and how it turns any figure into bytes for a page."""
+"""Figures that only the prototype browser draws, and the rendering of all its figures."""
 
 import io
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from dpp.browser.workbench import Placement
+from dpp.analysis.figure_data import Application
 from dpp.explanations import Sighting
 from dpp.figures import PART_COLOURS
 from dpp.figures.marked_pictures import (
@@ -33,12 +33,12 @@ BEFORE, AFTER = "0.7", PART_COLOURS[4]
 
 @dataclass(frozen=True)
 class Area:
-    """A rectangle of a rendered figure that can be pointed at.
+    """A rectangle of a rendered figure that reacts to clicks.
 
     Args:
         name: of its axes.
         extent: left, top, right, bottom, in fractions of the figure from its top left corner.
-        limits: what they stand for in the axes: x, y, x, y.
+        limits: the same in the axes' coordinates: x, y, x, y.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Area:
     limits: tuple[float, float, float, float]
 
     def at(self, across: float, down: float) -> tuple[float, float] | None:
-        """x and y in the axes, of a place of the figure; None if it lies elsewhere."""
+        """x and y in the axes of a point of the figure; None if it is outside the area."""
         left, top, right, bottom = self.extent
         if not (left <= across <= right and top <= down <= bottom):
             return None
@@ -59,7 +59,7 @@ class Area:
 
 
 def render(figure: Figure, dpi: int = DPI) -> tuple[bytes, tuple[Area, ...]]:
-    """PNG bytes of a figure, and where its axes are that have a name (`set_gid`)."""
+    """PNG bytes of a figure, and the areas of those axes that have a name (`set_gid`)."""
     page = io.BytesIO()
     fast = {"compress_level": 1}
     figure.savefig(page, format="png", dpi=dpi, metadata={"Software": None}, pil_kwargs=fast)
@@ -84,10 +84,10 @@ def prototype_card(
     names: Sequence[str],
     bars: int = 6,
 ) -> Figure:
-    """A prototype on its source image, what lies under each part, and its connections.
+    """A prototype on its source image, the patch under each part, and its connections.
 
     Args:
-        seen: where it comes from; None if it was not projected.
+        seen: the prototype on its source image; None if it was not projected.
         picture: that image, (H, W, 3) uint8.
         connections: (classes,).
         own: the prototype's class.
@@ -97,7 +97,7 @@ def prototype_card(
     figure = new_figure(PAGE, 2.5 if picture is None else row_height([picture], 2.4) + 0.3)
     left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 1, 1])
     if seen is None:
-        left.text(0.5, 0.5, "not projected:\nit has no source image", ha="center", fontsize=TEXT)
+        left.text(0.5, 0.5, "not projected:\nno source image", ha="center", fontsize=TEXT)
     else:
         axes = left.subplots()
         draw_marked(axes, mark(picture, seen))
@@ -112,7 +112,7 @@ def prototype_card(
 
 
 def _draw_patches(figure, seen: Sighting, picture: np.ndarray) -> None:
-    """What lies under each part, in a frame of its colour, at its place in the prototype."""
+    """The patch under each part, in a frame of its colour, at its position in the prototype."""
     side = round(len(seen.parts) ** 0.5)
     grid = figure.subplots(side, -(-len(seen.parts) // side), squeeze=False)
     figure.suptitle("under each part", fontsize=TEXT)
@@ -145,14 +145,14 @@ def _draw_bars(axes: Axes, values: Sequence[float], labels: Sequence[str], colou
     axes.spines[:].set_visible(False)
 
 
-def placement(found: Placement, picture: np.ndarray, title: str = "") -> Figure:
-    """A prototype centred at a cell: its parts, what each gives, and what other cells would give.
+def placement(applied: Application, picture: np.ndarray, title: str = "") -> Figure:
+    """A prototype centred at a cell: its parts, their contributions, and the similarity map.
 
-    Its two pictures, `image` and `map`, can be pointed at. It is the same figure each time: render
-    it before it is drawn anew.
+    Its two areas, `image` and `map`, react to clicks. The figure is reused: render it before the
+    next call.
 
     Args:
-        found: the prototype there.
+        applied: the prototype at that cell.
         picture: the image, (H, W, 3) uint8.
         title: above the image.
     """
@@ -161,19 +161,19 @@ def placement(found: Placement, picture: np.ndarray, title: str = "") -> Figure:
     for axes in figure.axes:
         for artist in (*axes.images, *axes.lines, *axes.patches, *axes.collections, *axes.texts):
             artist.remove()
-    draw_marked(image, mark(picture, found.match))
+    draw_marked(image, mark(picture, applied.match))
     image.set_title(title, fontsize=TEXT)
     image.set_gid("image")
-    _draw_cells(cells, found, picture.shape[0] / picture.shape[1])
-    _draw_shares(bars, [part.contribution for part in found.match.parts])
-    total = number_text(found.match.similarity, 3)
-    bars.set_title(f"contributions: {total} in all", fontsize=TEXT)
+    _draw_cells(cells, applied, picture.shape[0] / picture.shape[1])
+    _draw_shares(bars, [part.contribution for part in applied.match.parts])
+    total = number_text(applied.match.similarity, 3)
+    bars.set_title(f"contributions, sum {total}", fontsize=TEXT)
     return figure
 
 
 @cache
 def _canvas() -> Figure:
-    """Three axes at fixed places, without ticks: what a step of a slider has no time to make."""
+    """Three axes at fixed places, without ticks; cached, because making them is slow."""
     figure = Figure(figsize=(WIDE, 2.75), dpi=100)
     for place in ((0.01, 0.02, 0.35, 0.87), (0.38, 0.02, 0.35, 0.87), (0.8, 0.12, 0.19, 0.77)):
         figure.add_axes(place, anchor="N", xticks=[], yticks=[])
@@ -194,25 +194,25 @@ def _draw_shares(axes: Axes, shares: Sequence[float]) -> None:
         axes.text(max(0, share) + 0.05 * reach, place, number_text(share, 3), **text)
 
 
-def _draw_cells(axes: Axes, found: Placement, shape: float) -> None:
-    """The similarity map, and on it the parts, with lines from where they would rest."""
+def _draw_cells(axes: Axes, applied: Application, shape: float) -> None:
+    """The similarity map, and on it the parts, with lines from where they rest."""
     axes.axis("off")
-    height, width = found.similarities.shape
-    axes.imshow(found.similarities, cmap="cividis", aspect=shape * width / height)
-    centre = np.array(found.match.centre)
-    styles = [part_style(place) for place in range(len(found.rest))]
+    height, width = applied.similarities.shape
+    axes.imshow(applied.similarities, cmap="cividis", aspect=shape * width / height)
+    centre = np.array(applied.match.centre)
+    styles = [part_style(place) for place in range(len(applied.rest))]
     colours, halos = [style[0] for style in styles], [style[2] for style in styles]
-    ends = np.array([part.place for part in found.match.parts])
-    moved = np.stack([centre + found.rest, ends], axis=1)[:, :, ::-1]  # (parts, 2, 2), x and y
+    ends = np.array([part.place for part in applied.match.parts])
+    moved = np.stack([centre + applied.rest, ends], axis=1)[:, :, ::-1]  # (parts, 2, 2), x and y
     for style, wide in ((halos, 1.9), (colours, 1)):
         axes.add_collection(LineCollection(moved, colors=style, linewidths=wide))
     axes.scatter(*moved[:, 1].T, c=colours, marker="s", s=26, ec=halos, lw=0.8, zorder=3)
     for colour, wide in (("black", 2.6), ("white", 1.2)):
         axes.plot(centre[1], centre[0], "o", mfc="none", mec=colour, mew=wide, markersize=10)
-    best = np.unravel_index(found.similarities.argmax(), (height, width))
+    best = np.unravel_index(applied.similarities.argmax(), (height, width))
     axes.plot(best[1], best[0], "x", color="black", markersize=7, mew=1.2)
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
-    least, most = (number_text(end(found.similarities), 3) for end in (np.min, np.max))
+    least, most = (number_text(end(applied.similarities), 3) for end in (np.min, np.max))
     axes.set_title(f"similarity map: {least} to {most}, at ×", fontsize=TEXT)
     axes.set_gid("map")
 
@@ -220,20 +220,20 @@ def _draw_cells(axes: Axes, found: Placement, shape: float) -> None:
 def score_change(
     before: np.ndarray, after: np.ndarray, names: Sequence[str], bars: int = 5
 ) -> Figure:
-    """Class scores before and after a change: of the classes that were best, or are now.
+    """Class scores before and after changes, of the classes that are best before or after.
 
     Args:
         before: (classes,).
         after: (classes,).
         names: of all classes.
-        bars: of each.
+        bars: how many classes are best.
     """
     shown = sorted({*best(before, bars), *best(after, bars)}, key=lambda label: -before[label])
     figure = new_figure(PAGE, 0.5 + 0.36 * len(shown))
     axes = figure.add_subplot()
     for scores, colour, shift, word in (
-        (before, BEFORE, -0.19, "as it is"),
-        (after, AFTER, 0.19, "changed"),
+        (before, BEFORE, -0.19, "before"),
+        (after, AFTER, 0.19, "after"),
     ):
         places = np.arange(len(shown)) + shift
         axes.barh(places, scores[shown], color=colour, height=0.36, label=word)

@@ -1,12 +1,12 @@
-"""The prototype browser's screens: figures, a text, and the same as data; no widgets.
+"""The prototype browser's views: figures, a text, and the same as data; no widgets.
 
     screen = show(session, "Move the centre")
 
-All figures of networks, images and prototypes are of the functions that the notebooks draw with.
+Networks, images and prototypes are drawn by the functions that the notebooks use.
 """
 
 import io
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from dpp.browser import workbench
 from dpp.browser.drawings import Area, best, placement, prototype_card, render, score_change
 from dpp.browser.session import Session
 from dpp.browser.texts import centre_text, changes_text, describe_changes, run_text, verdict_text
+from dpp.explanations import ClassScore
 from dpp.figures import explanation_figures, paper_figures
 from dpp.figures.marked_pictures import mark, shorten_name
 from dpp.report import run_report
@@ -29,7 +30,7 @@ COLOURS = 64  # of a small picture
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as PNG bytes, in words, and where it can be pointed at."""
+    """A figure as PNG bytes, its text alternative, and the areas that react to a click."""
 
     png: bytes
     words: str
@@ -38,21 +39,23 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Screen:
-    """What is seen.
+    """One view's content.
 
     Args:
-        view: its name.
-        first: the figure that is always there, if prototypes were projected.
-        second: one more, if it was asked for.
+        first: the view's figure; None if it needs projected prototypes and there are none.
+        second: a figure that is drawn on request.
         text: HTML.
-        data: the same, as JSON can hold it.
+        data: the same as the figures and the text, for JSON.
+        sheet: the class score that the Image view explains.
+        view: its name.
     """
 
-    view: str
     first: Drawn | None
     second: Drawn | None
     text: str
     data: dict
+    sheet: ClassScore | None = None
+    view: str = ""
 
     def picture(self) -> bytes:
         """Its figures in one PNG, one below the other."""
@@ -71,7 +74,7 @@ class Screen:
         return content.getvalue()
 
     def small_picture(self) -> bytes:
-        """The same in few colours, to be kept in a notebook."""
+        """The same in few colours, small enough to be saved in a notebook."""
         content = io.BytesIO()
         picture = Image.open(io.BytesIO(self.picture())).convert("RGB")
         picture.quantize(COLOURS).save(content, "png", optimize=True)
@@ -79,8 +82,8 @@ class Screen:
 
 
 def show(session: Session, view: str) -> Screen:
-    """What a view, one of `VIEWS`, shows of what is chosen."""
-    first, second, text, data = VIEWS[view](session)
+    """The content of a view, one of `VIEWS`, for what the session has chosen."""
+    screen = VIEWS[view](session)
     subject, image = session.subject, session.image
     about = {
         "view": view,
@@ -89,7 +92,7 @@ def show(session: Session, view: str) -> Screen:
         "class": subject.names[session.label],
         "prototype": session.prototype,
     }
-    return Screen(view, first, second, text, about | data)
+    return replace(screen, view=view, data=about | screen.data)
 
 
 def export(session: Session, screen: Screen, folder: Path) -> tuple[Path, Path]:
@@ -108,81 +111,81 @@ def draw(figure: Figure, words: str) -> Drawn:
     return Drawn(png, words, areas)
 
 
-def show_prototype(session: Session):
-    """Where a prototype comes from, and where else it is found."""
+def show_prototype(session: Session) -> Screen:
+    """A prototype on its source image, its connections, and its nearest images."""
     network, names, number = session.subject.network, session.subject.names, session.prototype
     connections = session.subject.connections(number)
     seen = analysis.find_origin(network, number) if number in network.origins else None
     pixels = network.picture(network.records[seen.image]).pixels if seen else None
     title = f"Prototype {number} of {shorten_name(names[session.label])}"
-    place = f"from image {seen.image}" if seen else "from no image: it was not projected"
-    text = f"<b>{escape(title)}</b>, {escape(place)}."
+    source = f"from image {seen.image}" if seen else "not projected: it has no source image"
+    text = f"<b>{escape(title)}</b>, {escape(source)}."
     data = {"source": asdict(seen) if seen else None, "connections": connections.tolist()}
     card = prototype_card(seen, pixels, connections, session.label, names)
-    first, second = draw(card, f"{title}, {place}: parts, patches and connections"), None
-    if found := session.neighbours:
-        every = (*found.train, *found.test)
-        own = sum(one.label == found.label for one in every)
-        text += f" {own} of its {len(every)} nearest images are of its class."
-        data["neighbours"] = asdict(found)
+    first, second = draw(card, f"{title}, {source}: parts, patches and connections"), None
+    if nearest := session.neighbours:
+        every = (*nearest.train, *nearest.test)
+        own = sum(one.label == nearest.label for one in every)
+        text += f" {own} of its {len(every)} nearest images are of its own class."
+        data["neighbours"] = asdict(nearest)
         pictures = {one.image: network.picture(network.records[one.image]).pixels for one in every}
         source = mark(pixels, seen) if seen else mark(pictures[every[0].image], every[0])
-        near = explanation_figures.global_analysis(found, source, pictures, names)
+        near = explanation_figures.global_analysis(nearest, source, pictures, names)
         second = draw(near, f"The training and test images nearest to prototype {number}")
-    return first, second, text, data
+    return Screen(first, second, text, data)
 
 
-def show_image(session: Session):
-    """What an image is taken for, and why: the score sheet of a class, one row on both images."""
+def show_image(session: Session) -> Screen:
+    """The prediction for an image, a class's score sheet, and one of its prototypes."""
     network, picture, names = session.subject.network, session.picture(), session.subject.names
     sheet, scores = session.sheet(), session.scores()
-    found = {match.prototype: match for match in sheet.matches}
-    if session.prototype not in found:  # what is shown is always a row of the sheet
+    matches = {match.prototype: match for match in sheet.matches}
+    if session.prototype not in matches:  # the prototype that is shown has a row in the sheet
         session.choose_prototype(sheet.matches[0].prototype)
     first, second = None, None
     if source := session.source():
-        match, title = found[session.prototype], f"prototype {session.prototype}"
+        match, title = matches[session.prototype], f"prototype {session.prototype}"
         pair = mark(picture.pixels, match), source, match.similarity
         words = f"The parts of {title} on the image and on its source"
         first = draw(paper_figures.comparison({title: pair}), words)
     if session.whole:
         reasoning = analysis.reason(network, picture, best(scores, EXPLAINED))
-        words = "Why the image is of the first class, and why not of the second"
+        words = "Why the image has its predicted class, and why not the next one"
         second = draw(run_report.draw(network, reasoning, picture.pixels), words)
     data = {
         "predicted": names[int(scores.argmax())],
         "scores": scores.tolist(),
         "sheet": asdict(sheet) | {"total": sheet.total},
     }
-    return first, second, verdict_text(picture, scores, names), data
+    return Screen(first, second, verdict_text(picture, scores, names), data, sheet)
 
 
-def show_centre(session: Session):
+def show_centre(session: Session) -> Screen:
     """A prototype with its centre at a cell of the image."""
-    found = session.placed()
-    title = "prototype {} at row {}, column {}".format(session.prototype, *found.match.centre)
+    applied = session.placed()
+    title = "prototype {} at row {}, column {}".format(session.prototype, *applied.match.centre)
     words = f"{title}: its parts on the image, the similarity map, each part's contribution"
-    first = draw(placement(found, session.picture().pixels, title), words)
-    data = {"match": asdict(found.match), "similarities": found.similarities.tolist()}
-    return first, None, centre_text(found), data
+    first = draw(placement(applied, session.picture().pixels, title), words)
+    data = {"match": asdict(applied.match), "similarities": applied.similarities.tolist()}
+    return Screen(first, None, centre_text(applied), data)
 
 
-def show_changes(session: Session):
-    """The class scores as they are, and with what is tried out."""
+def show_changes(session: Session) -> Screen:
+    """The class scores without and with the changes that are tried out."""
     network, picture, names = session.subject.network, session.picture(), session.subject.names
     changed = workbench.change(network, session.changes)
     before, after = (workbench.class_scores(one, picture) for one in (network, changed))
     first = draw(
-        score_change(before, after, names), "The class scores as they are and with the changes"
+        score_change(before, after, names), "The class scores without and with the changes"
     )
     listed = describe_changes(session.changes, names)
     was, now = (names[int(scores.argmax())] for scores in (before, after))
     data = {"changes": listed, "before": before.tolist(), "after": after.tolist()}
-    return first, None, changes_text(listed, was, now), data
+    return Screen(first, None, changes_text(listed, was, now), data)
 
 
-def show_comparison(session: Session):
-    """Two runs on one image: what each takes it for, and its best prototype."""
+def show_comparison(session: Session) -> Screen:
+    """Two runs on one image: each one's prediction and best prototype."""
     pairs, texts, data = {}, [], {}
     for name in dict.fromkeys((session.run, session.other)):
         subject, picture, sheet = session.open(name), session.picture(name), session.sheet(name)
@@ -194,7 +197,7 @@ def show_comparison(session: Session):
         data[name] = {"scores": scores.tolist(), "sheet": asdict(sheet)}
     words = f"The best prototype of {session.run} and of {session.other} on the image"
     first = draw(paper_figures.comparison(pairs), words) if pairs else None
-    return first, None, f"<table><tr>{''.join(texts)}</tr></table>", {"runs": data}
+    return Screen(first, None, f"<table><tr>{''.join(texts)}</tr></table>", {"runs": data})
 
 
 VIEWS = {

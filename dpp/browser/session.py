@@ -1,4 +1,4 @@
-"""What is chosen in a prototype browser, and what follows from it as data; no widgets, no figures.
+"""The choices made in a prototype browser, and their results as data; no widgets, no figures.
 
 session = Session({"deformable": run})
 session.choose_image(session.subject.test.records[0])
@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from dpp import analysis
+from dpp.analysis.figure_data import Application, apply_prototype
 from dpp.analysis.global_analysis import global_analysis
 from dpp.browser import workbench
 from dpp.browser.drawings import Area
-from dpp.browser.workbench import Changes, Placement, Subject
+from dpp.browser.workbench import Changes, Subject
 from dpp.data.image_records import ImageRecord
 from dpp.data.pictures import Picture
 from dpp.explanations import ClassScore, GlobalAnalysis, Neighbours
@@ -31,12 +32,12 @@ class Session:
     """One person's choices.
 
     Args:
-        runs: to choose from, by the names that are shown; each is opened when it is chosen.
+        runs: to choose from, by the names to display; each is loaded when it is chosen.
     """
 
     def __init__(self, runs: Mapping[str, Run | Subject]):
         if not runs:
-            raise UserError("a browser needs a run to show: train one with notebook 03")
+            raise UserError("a browser needs at least one run: train one with notebook 03")
         self.runs = dict(runs)
         self._subjects: dict[str, Subject] = {}
         self._pictures: dict[str, Picture] = {}
@@ -48,7 +49,7 @@ class Session:
         self.explained: int | None = None  # the class whose score is explained; None: the predicted
         self.centre: tuple[int, int] | None = None  # None: where the prototype is most similar
         self.changes = Changes()
-        self.whole = False  # show the reasoning for two classes, too
+        self.whole = False  # also draw the reasoning for two classes
 
     @property
     def subject(self) -> Subject:
@@ -63,18 +64,19 @@ class Session:
         return self._subjects[name]
 
     def choose_run(self, name: str) -> None:
-        """Another run: class and prototype stay, if it has them; what was tried out does not."""
+        """Chooses a run: class and prototype are kept if it has them; changes are undone."""
         subject = self.open(name)
         self.run, self.changes = name, Changes()
         self.choose_class(self.label if self.label < len(subject.names) else 0)
         self.explained = None
 
     def choose_class(self, label: int) -> None:
-        there = self.subject.prototypes_of(label)
-        if not there:
-            raise UserError(f"{self.subject.names[label]} has no prototypes: all were pruned")
+        numbers = self.subject.prototypes_of(label)
+        if not numbers:
+            name = self.subject.names[label]
+            raise UserError(f"{name} has no prototypes, all were pruned: choose another class")
         self.label = label
-        self.choose_prototype(self.prototype if self.prototype in there else there[0])
+        self.choose_prototype(self.prototype if self.prototype in numbers else numbers[0])
 
     def choose_prototype(self, prototype: int) -> None:
         self.prototype, self.label = prototype, self.subject.network.labels[prototype]
@@ -85,13 +87,13 @@ class Session:
         self._pictures.clear()
 
     def upload(self, name: str, content: bytes) -> None:
-        """A person's own picture; a bad one leaves all as it was."""
+        """Chooses an uploaded image; if it is refused, nothing changes."""
         picture = workbench.read_upload(self.subject.network, name, content)
         self.image, self.centre, self.explained = (name, content), None, None
         self._pictures = {self.run: picture}
 
     def picture(self, run: str | None = None) -> Picture:
-        """The image as a run's network is shown it."""
+        """The image as input of a run's network."""
         run = run or self.run
         if run not in self._pictures:
             network = self.open(run).network
@@ -99,8 +101,8 @@ class Session:
                 self._pictures[run] = workbench.read_upload(network, *self.image)
             else:
                 known = network.records.get(self.image.id)
-                mine = self.image if known == self.image else self.image.path
-                self._pictures[run] = workbench.fit_to_screen(network.picture(mine))
+                image = self.image if known == self.image else self.image.path
+                self._pictures[run] = workbench.fit_to_screen(network.picture(image))
         return self._pictures[run]
 
     @property
@@ -110,7 +112,7 @@ class Session:
         return side, side
 
     def move(self, rows: int, columns: int) -> None:
-        """Moves the centre by so many cells, as far as the map goes."""
+        """Moves the centre by some cells, up to the edge of the map."""
         row, column = self.centre or self.placed().match.centre
         self.set_centre(row + rows, column + columns)
 
@@ -121,34 +123,34 @@ class Session:
         self.centre = min(max(rounded[0], 0), height - 1), min(max(rounded[1], 0), width - 1)
 
     def click(self, areas: Sequence[Area], across: float, down: float) -> bool:
-        """A place of a figure becomes the centre, if it means one; says whether it does."""
+        """Moves the centre to a clicked point; returns whether the point is in one of the areas."""
         for area in areas:
-            if (found := area.at(across, down)) is not None:
-                row, column = found[1], found[0]
+            if (point := area.at(across, down)) is not None:
+                column, row = point
                 if area.name == "image":
                     row, column = self.picture().geometry.image_to_cell((row, column), self.cells)
                 self.set_centre(row, column)
                 return True
         return False
 
-    def placed(self) -> Placement:
+    def placed(self) -> Application:
         """The chosen prototype on the image, at the chosen centre."""
         network = self.subject.network
-        return workbench.place_prototype(network, self.picture(), self.prototype, self.centre)
+        return apply_prototype(network, self.picture(), self.prototype, self.centre)
 
     def switch(self, off: bool) -> None:
-        """Tries out the chosen prototype switched off, or on again."""
+        """Switches the chosen prototype off or on."""
         others = self.changes.off - {self.prototype}
         self.changes = replace(self.changes, off=others | {self.prototype} if off else others)
 
     def hold(self, rigid: bool) -> None:
-        """Tries out all offsets at zero, or as they are."""
+        """Sets all offsets to zero, or back."""
         self.changes = replace(self.changes, rigid=rigid)
 
     def connect(self, label: int, value: float) -> None:
-        """Tries out another connection of the chosen prototype to a class."""
+        """Changes the connection of the chosen prototype to a class."""
         if not np.isfinite(value):
-            raise UserError(f"a connection is a finite number, not {value}")
+            raise UserError(f"a connection must be a finite number, not {value}")
         changed = {**self.changes.connections, (label, self.prototype): float(value)}
         self.changes = replace(self.changes, connections=changed)
 
@@ -159,7 +161,7 @@ class Session:
         return workbench.class_scores(self.subject.network, self.picture())
 
     def sheet(self, run: str | None = None) -> ClassScore:
-        """Why the image has the score of a class: the chosen one, or the predicted."""
+        """The class score of the image: of the chosen class, or else the predicted one."""
         network, picture = self.open(run or self.run).network, self.picture(run)
         wanted = self.explained if run is None else None
         if wanted is None:
@@ -167,22 +169,23 @@ class Session:
         return analysis.reason(network, picture, [wanted]).classes[0]
 
     def find_neighbours(self, report: Callable[[int, int], None] = lambda done, of: None) -> None:
-        """Looks for every prototype of the run in all images, once."""
+        """Finds the images nearest to every prototype of the run; done once for each run."""
         name, subject = self.run, self.subject
         if name not in self._neighbours:
             images = subject.train, subject.test
-            found = global_analysis(subject.network, *images, NEAREST, batch_size=40, report=report)
-            self._neighbours[name] = found
+            options = {"batch_size": 40, "report": report}
+            nearest = global_analysis(subject.network, *images, NEAREST, **options)
+            self._neighbours[name] = nearest
 
     @property
     def neighbours(self) -> Neighbours | None:
-        """The images nearest to the chosen prototype, once they were looked for."""
-        found = self._neighbours.get(self.run)
-        every = found.prototypes if found else ()
+        """The images nearest to the chosen prototype; None before `find_neighbours`."""
+        nearest = self._neighbours.get(self.run)
+        every = nearest.prototypes if nearest else ()
         return next((one for one in every if one.prototype == self.prototype), None)
 
     def source(self, run: str | None = None, prototype: int | None = None) -> Marked | None:
-        """A prototype on the image that it comes from; None if it was not projected."""
+        """A prototype on its source image; None if it was not projected."""
         number = self.prototype if prototype is None else prototype
-        found = run_report.find_sources(self.open(run or self.run).network, [number])
-        return found[number].marked if number in found else None
+        sources = run_report.find_sources(self.open(run or self.run).network, [number])
+        return sources[number].marked if number in sources else None

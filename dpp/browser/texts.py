@@ -1,60 +1,54 @@
-"""What the prototype browser says in words: lines of text, and HTML with all names escaped."""
+"""The texts of the prototype browser: lines of text, and HTML with all names escaped."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
 
-from dpp.browser.workbench import Changes, Placement
+from dpp.analysis.figure_data import Application
+from dpp.browser.workbench import Changes
 from dpp.data.pictures import Picture
-from dpp.explanations import ClassScore
-from dpp.figures import explanation_figures
-from dpp.figures.marked_pictures import number_text, part_style, shorten_name
+from dpp.figures.marked_pictures import number_text, part_style, shorten_name, verdict_words
+from dpp.figures.score_sheets import ScoreSheet
 
 
 def verdict_text(picture: Picture, scores: np.ndarray, names: Sequence[str]) -> str:
-    """What an image is taken for, and what it is, in HTML."""
-    predicted = int(scores.argmax())
-    chance = np.exp(scores - scores.max())
-    share = chance[predicted] / chance.sum()
-    taken = f"taken for {shorten_name(names[predicted])} ({share:.0%})"
-    truth = "" if picture.label is None else f"; it is {shorten_name(names[picture.label])}"
-    if picture.label == predicted:
-        truth = ", rightly"
-    return f"{escape(shorten_name(picture.name, 60))}: <b>{escape(taken)}</b>{escape(truth)}"
+    """The predicted class, its probability, and whether it is correct, in HTML."""
+    label = int(scores.argmax())
+    shares = np.exp(scores - scores.max())
+    predicted, *judged = verdict_words(label, picture.label, names)
+    predicted += f" ({shares[label] / shares.sum():.0%})"
+    rest = "".join(f", {escape(word)}" for word in judged)
+    return f"{escape(shorten_name(picture.name, 60))}: <b>{escape(predicted)}</b>{rest}"
 
 
-def sheet_rows(sheet: ClassScore) -> list[tuple[str, int]]:
+def sheet_rows(sheet: ScoreSheet) -> list[tuple[str, int]]:
     """A line of text for each prototype of a class, and its number."""
-    rows = []
-    for match in sheet.matches:
-        numbers = number_text(match.similarity, 3), number_text(match.connection)
-        text = f"{match.prototype:>5}  {numbers[0]:>6} × {numbers[1]:>5} = "
-        text += f"{number_text(match.points):>6}"
-        rows.append((text.replace(" ", "\N{NO-BREAK SPACE}"), match.prototype))
-    return rows
+    lines = []
+    for row in sheet.rows:
+        text = f"{row.prototype:>5}  {row.similarity:>6} × {row.connection:>5} = {row.points:>6}"
+        lines.append((text.replace(" ", "\N{NO-BREAK SPACE}"), row.prototype))
+    return lines
 
 
-def sheet_sum(sheet: ClassScore) -> str:
-    """How the points of a sheet come to its score, in HTML."""
-    points = sum(round(match.points, 2) for match in sheet.matches)
-    rest = explanation_figures.remainder(sheet, sheet.matches)
+def sheet_sum(sheet: ScoreSheet) -> str:
+    """How the points of a sheet add up to its score, in HTML."""
     return (
-        f"<table><tr><td>these {len(sheet.matches)} prototypes</td><td>{number_text(points)}</td>"
-        f"</tr><tr><td>all others</td><td>{number_text(rest)}</td></tr>"
-        f"<tr><th>score of {escape(shorten_name(sheet.name))}</th>"
-        f"<th>{number_text(sheet.score)}</th></tr></table>"
+        f"<table><tr><td>these {len(sheet.rows)} prototypes</td><td>{sheet.points}</td></tr>"
+        f"<tr><td>all other prototypes</td><td>{sheet.others}</td></tr>"
+        f"<tr><th>score of {escape(shorten_name(sheet.name))}</th><th>{sheet.score}</th></tr>"
+        "</table>"
     )
 
 
 def describe_changes(changes: Changes, names: Sequence[str]) -> list[str]:
-    """What is tried out, a line for each."""
-    said = ["all offsets are zero"] if changes.rigid else []
-    said += [f"prototype {number} is switched off" for number in sorted(changes.off)]
+    """The changes that are tried out, a line for each."""
+    lines = ["all offsets are zero"] if changes.rigid else []
+    lines += [f"prototype {number} is switched off" for number in sorted(changes.off)]
     for (label, prototype), value in changes.connections.items():
         name = shorten_name(names[label])
-        said.append(f"prototype {prototype} is connected to {name} by {value:g}")
-    return said
+        lines.append(f"the connection of prototype {prototype} to {name} is {value:g}")
+    return lines
 
 
 def part_rows(shares: Mapping[str, float]) -> str:
@@ -66,30 +60,30 @@ def part_rows(shares: Mapping[str, float]) -> str:
     return "".join(rows)
 
 
-def centre_text(found: Placement) -> str:
+def centre_text(applied: Application) -> str:
     """How similar a prototype is at its centre, part by part, in HTML."""
-    match, most = found.match, float(found.similarities.max())
+    match, most = applied.match, float(applied.similarities.max())
     shares = {f"part {place + 1}": part.contribution for place, part in enumerate(match.parts)}
     total = number_text(match.similarity, 3)
     return (
-        f"<b>Similarity {total}</b> at row {match.centre[0]}, column {match.centre[1]}; the most "
-        f"is {number_text(most, 3)}.<table>{part_rows(shares)}"
+        f"<b>Similarity {total}</b> at row {match.centre[0]}, column {match.centre[1]}; the "
+        f"maximum over the map is {number_text(most, 3)}.<table>{part_rows(shares)}"
         f"<tr><th>sum</th><th>{total}</th></tr></table>"
     )
 
 
 def changes_text(listed: Sequence[str], was: str, now: str) -> str:
-    """What is tried out, and what comes of it, in HTML."""
-    items = "".join(f"<li>{escape(one)}</li>" for one in listed or ["nothing is changed"])
+    """The changes that are tried out, and the prediction before and after them, in HTML."""
+    items = "".join(f"<li>{escape(one)}</li>" for one in listed or ["no changes"])
     was, now = shorten_name(was), shorten_name(now)
-    verdict = f"still taken for {now}" if was == now else f"taken for {now}, no longer for {was}"
-    return f"<b>{escape(verdict)}</b><ul>{items}</ul>"
+    after = f"still {now}" if was == now else f"{now} instead of {was}"
+    return f"<b>predicted: {escape(after)}</b><ul>{items}</ul>"
 
 
 def run_text(
     run: str, picture: Picture, scores: np.ndarray, names: Sequence[str], labels: Sequence[int]
 ) -> str:
-    """What a run takes an image for, and its scores of some classes: a cell of an HTML table."""
+    """A run's prediction for an image and its scores of some classes: a cell of an HTML table."""
     lines = "".join(
         f"<tr><td>{escape(shorten_name(names[label]))}</td><td>{number_text(scores[label])}</td>"
         "</tr>"

@@ -1,10 +1,10 @@
-"""The prototype browser in JupyterLab and Notebook 7: the only importer of ipywidgets.
+"""The widgets of the prototype browser, for JupyterLab and Notebook 7.
 
     from dpp import browser, runs
     browser.show({"deformable": run, "rigid": other})
 
-Widgets hold no logic: what is chosen is in a `session.Session`, which also makes every
-figure, text and number that is shown. `Browser.close` gives back all that a browser holds.
+Widgets hold no logic: a `session.Session` holds the choices, and `screens` makes every figure, text
+and number from it. `Browser.close` frees everything that a browser holds.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +16,7 @@ from threading import RLock
 
 import ipywidgets as widgets
 
+from dpp.browser.controls import all_widgets, make_control, make_row, make_text, offer
 from dpp.browser.page import Figure, Upload
 from dpp.browser.screens import VIEWS, Screen, export
 from dpp.browser.screens import show as show_screen
@@ -23,6 +24,7 @@ from dpp.browser.session import Session
 from dpp.browser.texts import sheet_rows, sheet_sum
 from dpp.browser.workbench import LARGEST_FILE, Subject
 from dpp.figures.marked_pictures import shorten_name
+from dpp.figures.score_sheets import score_sheet
 from dpp.runs import Run
 from dpp.system.errors import UserError
 
@@ -31,11 +33,11 @@ WHOLE = "Also draw the reasoning for the two best classes"
 
 
 def show(runs: Mapping[str, Run | Subject], folder: str | Path = "exports") -> "Browser":
-    """A browser of runs; as the last value of a cell, it is displayed.
+    """A browser of runs; it is displayed if it is the last value of a cell.
 
     Args:
-        runs: of deformable, protopnet or tesnet, by the names to show them by.
-        folder: where exports go.
+        runs: of deformable, protopnet or tesnet, by the names to display.
+        folder: that exports are written to.
     """
     return Browser(Session(runs), Path(folder))
 
@@ -44,8 +46,8 @@ class Browser:
     """Widgets around a session.
 
     Args:
-        session: what is chosen.
-        folder: where exports go.
+        session: the choices.
+        folder: that exports are written to.
     """
 
     def __init__(self, session: Session, folder: Path):
@@ -57,9 +59,9 @@ class Browser:
         self._make_views()
         self.box = widgets.VBox(
             [
-                _row(self.run, self.search, self.label, self.prototype),
-                _row(self.image_class, self.image, self.upload),
-                _row(self.view, self.png, self.json),
+                make_row(self.run, self.search, self.label, self.prototype),
+                make_row(self.image_class, self.image, self.upload),
+                make_row(self.view, self.png, self.json),
                 self.message,
                 *self.panels.values(),
             ]
@@ -69,66 +71,67 @@ class Browser:
         self.refresh()
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict:
-        """The widgets; for viewers that run nothing, a picture of the screen."""
+        """The widgets; for viewers without a kernel, a picture of the current view."""
         words = f"A prototype browser of {', '.join(self.session.runs)}"
         still = {"text/plain": words, "image/png": self.screen.small_picture()}
         return self.box._repr_mimebundle_() | still
 
     def close(self) -> None:
-        """Takes the widgets off the page and out of ipywidgets' own lists."""
-        for widget in _all(self.box):
+        """Removes the widgets from the page and from ipywidgets' own registry."""
+        for widget in all_widgets(self.box):
             widget.unobserve_all()
             widget.close()
 
     def _make_choices(self) -> None:
         runs = list(self.session.runs)
-        self.run = _control(widgets.Dropdown, "Run", 275, options=runs)
-        self.search = _control(widgets.Text, "Find class", 200, placeholder="part of a name")
-        self.label = _control(widgets.Dropdown, "Class", 275)
-        self.prototype = _control(widgets.Dropdown, "Prototype", 150)
-        self.image_class = _control(widgets.Dropdown, "Images of", 275)
-        self.image = _control(widgets.Dropdown, "Test image", 275)
+        self.run = make_control(widgets.Dropdown, "Run", 275, options=runs)
+        self.search = make_control(widgets.Text, "Find class", 200, placeholder="part of a name")
+        self.label = make_control(widgets.Dropdown, "Class", 275)
+        self.prototype = make_control(widgets.Dropdown, "Prototype", 150)
+        self.image_class = make_control(widgets.Dropdown, "Images of", 275)
+        self.image = make_control(widgets.Dropdown, "Test image", 275)
         self.upload = Upload()
-        self.view = _control(widgets.ToggleButtons, "View", 780, options=list(VIEWS))
+        self.view = make_control(widgets.ToggleButtons, "View", 780, options=list(VIEWS))
         self.view.style.button_width = "135px"
         self.view.add_class("dpp-views")
-        self.png, self.json = (_control(widgets.Button, f"Export {k}") for k in ("PNG", "JSON"))
-        self.message = _text()
+        self.png, self.json = (make_control(widgets.Button, f"Export {k}") for k in ("PNG", "JSON"))
+        self.message = make_text()
         self._list_classes(range(len(self.session.subject.names)))
         self._list_images()
 
     def _make_views(self) -> None:
+        runs = list(self.session.runs)
         self.figures = {view: (Figure(), Figure()) for view in VIEWS}
-        self.texts = {view: _text() for view in VIEWS}
-        self.find = _control(widgets.Button, "Find its nearest images", 200)
-        self.progress = _control(widgets.IntProgress, "Images")
+        self.texts = {view: make_text() for view in VIEWS}
+        self.find = make_control(widgets.Button, "Find its nearest images", 200)
+        self.progress = make_control(widgets.IntProgress, "Images")
         self.progress.layout.visibility = "hidden"
-        self.explained = _control(widgets.Dropdown, "Score of", 340)
-        self.sheet = _control(widgets.Select, SHEET, 340, rows=12)
+        self.explained = make_control(widgets.Dropdown, "Score of", 340)
+        self.sheet = make_control(widgets.Select, SHEET, 340, rows=12)
         self.sheet.layout.flex_flow, self.sheet.layout.height = "column", "auto"
         self.sheet.add_class("dpp-sheet")
-        self.sum = _text()
-        self.whole = _control(widgets.Checkbox, WHOLE, 500, indent=False)
-        self.row = _control(widgets.IntSlider, "Centre row")
-        self.column = _control(widgets.IntSlider, "Centre column")
-        self.best = _control(widgets.Button, "Go to the best place", 180)
-        self.off = _control(widgets.Checkbox, "Switch off", 200, indent=False)
-        self.rigid = _control(widgets.Checkbox, "All offsets zero", 150, indent=False)
-        self.connected = _control(widgets.Dropdown, "Connection to")
-        self.connection = _control(widgets.FloatText, "Value", 130, step=0.1)
-        self.undo = _control(widgets.Button, "Undo all changes")
-        self.other = _control(widgets.Dropdown, "With run", 275, options=list(self.session.runs))
+        self.sum = make_text()
+        self.whole = make_control(widgets.Checkbox, WHOLE, 500, indent=False)
+        self.row = make_control(widgets.IntSlider, "Centre row")
+        self.column = make_control(widgets.IntSlider, "Centre column")
+        self.best = make_control(widgets.Button, "Go to the best place", 180)
+        self.off = make_control(widgets.Checkbox, "Switch off", 200, indent=False)
+        self.rigid = make_control(widgets.Checkbox, "All offsets zero", 150, indent=False)
+        self.connected = make_control(widgets.Dropdown, "Connection to")
+        self.connection = make_control(widgets.FloatText, "Value", 130, step=0.1)
+        self.undo = make_control(widgets.Button, "Undo all changes")
+        self.other = make_control(widgets.Dropdown, "With run", 275, options=runs)
         self.other.value = self.session.other
         prototype, image, centre, changes, compare = VIEWS
         self.figures[centre][0].pointed = True
         left = widgets.VBox([self.explained, self.sheet, self.sum])
         right = widgets.VBox([self.figures[image][0]], layout={"flex": "1 1 0", "min_width": "0"})
-        tried = _row(self.off, self.rigid, self.connected, self.connection, self.undo)
+        tried = make_row(self.off, self.rigid, self.connected, self.connection, self.undo)
         (card, near), (_, reasoning) = self.figures[prototype], self.figures[image]
         contents = {
-            prototype: [self.texts[prototype], card, _row(self.find, self.progress), near],
+            prototype: [self.texts[prototype], card, make_row(self.find, self.progress), near],
             image: [self.texts[image], widgets.HBox([left, right]), self.whole, reasoning],
-            centre: [_row(self.row, self.column, self.best), *self._shown(centre)],
+            centre: [make_row(self.row, self.column, self.best), *self._shown(centre)],
             changes: [tried, *self._shown(changes)],
             compare: [self.other, *self._shown(compare)],
         }
@@ -175,7 +178,7 @@ class Browser:
         )
 
     def _answer(self, act: Callable, *given, changes: bool = True) -> None:
-        """Does what was asked for and shows what it changes, or says why not."""
+        """Handles an event and shows its result, or the error message."""
         with self._lock:
             if self._quiet:
                 return
@@ -187,7 +190,8 @@ class Browser:
             except UserError as error:
                 self.say(str(error), problem=True)
             except Exception as error:
-                self.say(f"this should not happen: {type(error).__name__}: {error}", problem=True)
+                text = f"internal error, please report it: {type(error).__name__}: {error}"
+                self.say(text, problem=True)
                 raise
 
     def say(self, text: str, problem: bool = False) -> None:
@@ -196,7 +200,7 @@ class Browser:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Widgets are set to what is chosen without that being a choice."""
+        """Sets widgets to the session's choices without handling that as an event."""
         before, self._quiet = self._quiet, True
         try:
             yield
@@ -204,7 +208,7 @@ class Browser:
             self._quiet = before
 
     def refresh(self) -> None:
-        """Shows what is chosen."""
+        """Shows the current view of the session's choices."""
         session, view = self.session, self.view.value
         self.screen = show_screen(session, view)
         with self.quiet():
@@ -223,23 +227,22 @@ class Browser:
 
     def _set_choices(self) -> None:
         session = self.session
-        there = session.subject.prototypes_of(session.label)
+        numbers = session.subject.prototypes_of(session.label)
         if session.label not in [label for _, label in self.label.options]:
             self._list_classes(range(len(session.subject.names)))
         self.label.value = session.label
-        _offer(self.prototype, [(str(number), number) for number in there], session.prototype)
+        offer(self.prototype, [(str(number), number) for number in numbers], session.prototype)
         done = session.neighbours is not None
         self.find.disabled = done
         self.find.description = "Nearest images are shown" if done else "Find its nearest images"
 
     def _set_sheet(self) -> None:
-        session, scores = self.session, self.session.scores()
-        sheet = session.sheet()
-        names = session.subject.names
-        order = (-scores).argsort(kind="stable").tolist()
+        screen, names = self.screen, self.session.subject.names
+        scores, sheet = screen.data["scores"], score_sheet(screen.sheet)
+        order = sorted(range(len(scores)), key=lambda label: -scores[label])
         options = [(f"{shorten_name(names[one])}: {scores[one]:.2f}", one) for one in order]
-        _offer(self.explained, options, sheet.label)
-        _offer(self.sheet, sheet_rows(sheet), session.prototype)
+        offer(self.explained, options, screen.sheet.label)
+        offer(self.sheet, sheet_rows(sheet), self.session.prototype)
         self.sum.value = sheet_sum(sheet)
 
     def _set_centre(self) -> None:
@@ -274,9 +277,9 @@ class Browser:
             names = [(shorten_name(name), label) for label, name in enumerate(subject.names)]
             self.image_class.options = names
             self.image_class.value = before if before in range(len(names)) else 0
-            there = [one for one in subject.test.records if one.label == self.image_class.value]
-            self.image.options = [(shorten_name(Path(one.id).name, 40), one) for one in there]
-            self.image.value = image if image in there else None
+            images = [one for one in subject.test.records if one.label == self.image_class.value]
+            self.image.options = [(shorten_name(Path(one.id).name, 40), one) for one in images]
+            self.image.value = image if image in images else None
 
     def _run_chosen(self, name: str) -> None:
         self.session.choose_run(name)
@@ -292,18 +295,18 @@ class Browser:
         self.session.choose_image(self.image.value)
 
     def _searched(self, text: str) -> None:
-        found = self.session.subject.find_classes(text)
-        if not found:
-            raise UserError(f"no class has {text!r} in its name")
-        if self.session.label not in found:
-            self.session.choose_class(found[0])
-        self._list_classes(found)
+        labels = self.session.subject.find_classes(text)
+        if not labels:
+            raise UserError(f"no class has {text!r} in its name: search for a part of a class name")
+        if self.session.label not in labels:
+            self.session.choose_class(labels[0])
+        self._list_classes(labels)
 
     def _uploaded(self, content: dict, files: list) -> None:
         if content.get("kind") == "refused":
             size = f"{content['size'] / 1e6:.1f} MB"
             limit = f"{LARGEST_FILE / 1e6:.0f} MB"
-            raise UserError(f"{content['name']} has {size}: choose a picture of at most {limit}")
+            raise UserError(f"{content['name']} has {size}: choose an image of at most {limit}")
         self.session.upload(content["name"], bytes(files[0]))
         with self.quiet():
             self.image.value = None
@@ -320,39 +323,3 @@ class Browser:
 
     def _export(self, place: int) -> None:
         self.say(f"written: {export(self.session, self.screen, self.folder)[place]}")
-
-
-def _control(kind: type, description: str, width: int | None = None, **options):
-    """A widget with its label, so many pixels wide."""
-    layout = {"width": f"{width}px"} if width else {}
-    widget = kind(description=description, layout=layout, **options)
-    if hasattr(widget.style, "description_width"):
-        widget.style.description_width = "initial"
-    return widget
-
-
-def _offer(widget, options: list[tuple], value) -> None:
-    """Sets what can be chosen and what is; options set anew would take the page's choice back."""
-    if widget.options != tuple(options):
-        widget.options = options
-    widget.value = value
-
-
-def _text() -> widgets.HTML:
-    text = widgets.HTML()
-    text.add_class("dpp-text")
-    return text
-
-
-def _row(*children: widgets.Widget) -> widgets.HBox:
-    return widgets.HBox(list(children), layout={"flex_flow": "row wrap"})
-
-
-def _all(widget: widgets.Widget) -> Iterator[widgets.Widget]:
-    """A widget, its layout and style, and all below it."""
-    for child in getattr(widget, "children", ()):
-        yield from _all(child)
-    for part in ("layout", "style"):
-        if isinstance(owned := getattr(widget, part, None), widgets.Widget):
-            yield owned
-    yield widget

@@ -1,7 +1,7 @@
-"""What the prototype browser asks of a network; without widgets, which are in `dpp.browser`.
+"""The networks and images of the prototype browser; no widgets.
 
-Nothing here writes to a run or changes a network: what a person tries out is tried on a copy whose
-backbone, the costly part, is the same and remembers what it saw.
+Nothing here writes to a run or changes a network: changes are tried out on a copy that shares the
+backbone, the costly part, which caches the features of the last images.
 """
 
 import copy
@@ -19,16 +19,11 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from dpp import ops
-from dpp.analysis import Network, find_matches
-from dpp.analysis.figure_data import check_deformable
+from dpp.analysis import Network
 from dpp.data.batches import ImageDataset
 from dpp.data.image_records import Box
 from dpp.data.images import DAMAGE
 from dpp.data.pictures import Picture
-from dpp.explanations import Match
-from dpp.networks.model import Output
-from dpp.reference import resting_places
 from dpp.runs import Run, load_splits
 from dpp.system.errors import UserError
 
@@ -37,17 +32,17 @@ LARGEST_SIDE = 10_000  # pixels
 LARGEST_PICTURE = 40_000_000  # pixels
 KINDS_OF_PICTURE = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 ON_SCREEN = 1200  # pixels: larger pictures are shown smaller
-REMEMBERED = 8  # images
+CACHED = 8  # images
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A run's network, and the images that it was trained and is tested on.
+    """A run's network, its training images and its test images.
 
     Args:
         network: of prototypes and a last layer.
         train: un-augmented.
-        test: as they are, too.
+        test: un-augmented.
     """
 
     network: Network
@@ -63,10 +58,10 @@ class Subject:
     def __post_init__(self):
         if self.network.is_tree:
             raise UserError(
-                f"{self.network.name} is a tree, whose reasoning has no points to add up: choose a "
-                "run of deformable, protopnet or tesnet"
+                f"{self.network.name} is a tree, which has no score sheets: choose a run of "
+                "deformable, protopnet or tesnet"
             )
-        backbone = Remembered(self.network.model.backbone)
+        backbone = CachedBackbone(self.network.model.backbone)
         object.__setattr__(self, "network", self.network.exchange(backbone=backbone))
 
     @property
@@ -87,15 +82,15 @@ class Subject:
         return self.network.model.last_layer.weight[:, prototype].detach().cpu().numpy()
 
 
-class Remembered(nn.Module):
-    """A backbone that looks at an image once: it keeps the features of the last few."""
+class CachedBackbone(nn.Module):
+    """A backbone that caches the features of the last few single images."""
 
-    def __init__(self, backbone: nn.Module, count: int = REMEMBERED):
+    def __init__(self, backbone: nn.Module, count: int = CACHED):
         super().__init__()
         self.backbone, self.kept = backbone, deque(maxlen=count)
 
     def __getattr__(self, name: str):
-        """What is asked of a backbone besides its features."""
+        """All other attributes are the backbone's own."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -113,10 +108,10 @@ class Remembered(nn.Module):
 
 @dataclass(frozen=True)
 class Changes:
-    """What is tried out on a network.
+    """Changes of a network to try out.
 
     Args:
-        off: prototypes that give no points.
+        off: prototypes that are switched off.
         rigid: whether all offsets are zero.
         connections: new values by class and prototype.
     """
@@ -132,7 +127,7 @@ class Changes:
 
 
 def change(network: Network, changes: Changes) -> Network:
-    """The network with changes; the given one stays as it is."""
+    """A copy of the network with changes; the given one is not changed."""
     children = {}
     if changes.rigid and getattr(network.model, "offsets", None) is not None:
         children["offsets"] = None
@@ -150,57 +145,11 @@ def class_scores(network: Network, picture: Picture) -> np.ndarray:
     return network.inspect(picture.tensor[None]).logits[0].double().cpu().numpy()
 
 
-@dataclass(frozen=True, eq=False)
-class Placement:
-    """A prototype with its centre at a cell; H x W cells, rho parts.
-
-    Args:
-        match: as it is there.
-        rest: (rho, 2), where parts rest, from the centre.
-        similarities: (H, W), with the prototype centred at each cell.
-    """
-
-    match: Match
-    rest: np.ndarray
-    similarities: np.ndarray
-
-
-@torch.no_grad()
-def place_prototype(
-    network: Network, picture: Picture, prototype: int, centre: tuple[int, int] | None = None
-) -> Placement:
-    """A prototype on a picture with its centre at a cell, (a, b) of equation 5.
-
-    Args:
-        network: a Deformable ProtoPNet.
-        picture: from `Network.picture`.
-        prototype: its number.
-        centre: row and column; None for the place where it is most similar (equation 8).
-    """
-    model = check_deformable(network)
-    layer, one = model.prototypes, torch.tensor([prototype])
-    z, offsets = model.locate(picture.tensor[None].to(model.last_layer.weight))
-    vectors = layer.normalised(one)
-    maps = layer.damp(ops.similarity_map(z, offsets, vectors, **layer.geometry))[0, 0]  # (H, W)
-    height, width = maps.shape
-    if centre is None:
-        centre = divmod(int(maps.argmax()), width)
-    if not (0 <= centre[0] < height and 0 <= centre[1] < width):
-        raise UserError(f"a map of {height} by {width} cells has no cell {tuple(centre)}")
-    cosines = maps[centre].expand(1, len(network.labels))  # as if all were there: one is asked for
-    places = torch.full_like(cosines, centre[0] * width + centre[1], dtype=torch.long)
-    output = Output(cosines, model.activate(cosines), places, offsets, z, cosines)
-    connections = model.last_layer.weight[network.labels[prototype], one].detach()
-    (match,) = find_matches(network, output, picture, one, connections)
-    rest = np.array(resting_places(layer.kernel_size, layer.geometry["dilation"]))
-    return Placement(match, rest, maps.cpu().numpy())
-
-
 def read_upload(network: Network, name: str, content: bytes) -> Picture:
-    """A person's own picture, from the bytes of its file; nothing large is ever decoded.
+    """An uploaded image, from the bytes of its file; its size is checked before it is decoded.
 
     Raises:
-        UserError: it is too large, or no picture.
+        UserError: it is too large, or not an image.
     """
     check_upload(name, content)
     with tempfile.TemporaryDirectory() as folder:
@@ -215,11 +164,11 @@ def read_upload(network: Network, name: str, content: bytes) -> Picture:
 def check_upload(name: str, content: bytes) -> None:
     if len(content) > LARGEST_FILE:
         raise UserError(
-            f"{name} has {len(content) / 1e6:.1f} MB: choose a picture of at most "
-            f"{LARGEST_FILE / 1e6:.0f} MB, or ask python -m dpp explain about it"
+            f"{name} has {len(content) / 1e6:.1f} MB: choose an image of at most "
+            f"{LARGEST_FILE / 1e6:.0f} MB, or explain it with: python -m dpp explain"
         )
     too_large = (
-        f"a picture of at most {LARGEST_SIDE} pixels a side and "
+        f"an image of at most {LARGEST_SIDE} pixels a side and "
         f"{LARGEST_PICTURE // 10**6} million in all"
     )
     try:
@@ -231,14 +180,15 @@ def check_upload(name: str, content: bytes) -> None:
         raise UserError(f"{name} has too many pixels: choose {too_large}") from error
     except DAMAGE as error:
         raise UserError(
-            f"{name} is no picture that can be read: choose one of {', '.join(KINDS_OF_PICTURE)}"
+            f"{name} is not an image that can be read: choose a file of type "
+            f"{', '.join(KINDS_OF_PICTURE)}"
         ) from error
     if max(width, height) > LARGEST_SIDE or width * height > LARGEST_PICTURE:
         raise UserError(f"{name} has {width} by {height} pixels: choose {too_large}")
 
 
 def fit_to_screen(picture: Picture, largest: int = ON_SCREEN) -> Picture:
-    """The same to the network; what is drawn, and the boxes on it, may be smaller."""
+    """A picture with the same tensor, but with pixels and boxes scaled down to fit the screen."""
     width, height = picture.size
     share = largest / max(width, height)
     if share >= 1:

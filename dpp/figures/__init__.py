@@ -1,4 +1,4 @@
-"""Arrays in, matplotlib out. Nothing here computes anything that is not about drawing."""
+"""Data in, matplotlib figures out; nothing here runs a network or loads a run."""
 
 from dpp.figures.charts import (
     class_balance,

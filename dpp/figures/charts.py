@@ -1,4 +1,4 @@
-"""Charts of numbers: bars, curves, tables as dots."""
+"""Charts of numbers: bars, curves, dot plots of tables."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,8 +7,11 @@ import pandas as pd
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from dpp.figures.style import PART_COLOURS
+
+STRIP = 20  # points, of the strip above a panel that holds the names of two-line phases
 
 
 def class_balance(
@@ -67,28 +70,27 @@ def grouped_bars(table: pd.DataFrame, label: str) -> Figure:
 
 
 def training_curves(metrics: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
-    """Small panels over the epochs of a run, with its phases in the background.
+    """Small panels over the epochs of a run, the phases named in a strip above each.
 
     Args:
-        metrics: of a run; rows of later stages are marked by dashed lines at their epochs.
+        metrics: of a run; dashed lines mark the epochs of its projections.
         panels: columns to draw in each panel, by the panel's title.
     """
     epochs = metrics[metrics.stage == "train"]
     columns = 3
     rows = -(-len(panels) // columns)
     figure, grid = pyplot.subplots(
-        rows, columns, figsize=(9, 2.3 * rows), sharex=True, squeeze=False, layout="constrained"
+        rows, columns, figsize=(9, 2.5 * rows), sharex=True, squeeze=False, layout="constrained"
     )
     for axes, (title, names) in zip(grid.flat, panels.items(), strict=False):
-        _shade_phases(axes, epochs)
+        _name_phases(axes, epochs)
         for name, colour in zip(names, (PART_COLOURS[4], PART_COLOURS[5]), strict=False):
             axes.plot(epochs.epoch, epochs[name], color=colour, label=name.replace("_", " "))
         for epoch in metrics.epoch[metrics.stage == "project"]:
             axes.axvline(epoch, color="0.3", linewidth=0.8, linestyle="--")
         if len(names) > 1:
             axes.legend(frameon=False, fontsize=8)
-        axes.set_title(title, fontsize=10)
-        axes.margins(y=0.2)  # room for the names of the phases
+        axes.set_title(title, fontsize=10, pad=STRIP + 4)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in grid[-1]:
         axes.set_xlabel("epoch")
@@ -97,26 +99,23 @@ def training_curves(metrics: pd.DataFrame, panels: Mapping[str, Sequence[str]]) 
     return figure
 
 
-def _shade_phases(axes: Axes, epochs: pd.DataFrame) -> None:
-    """Every other phase on grey, the names of all at the top."""
-    for place, (phase, mine) in enumerate(epochs.groupby("phase", sort=False)):
-        first, last = mine.epoch.min() - 0.5, mine.epoch.max() + 0.5
+def _name_phases(axes: Axes, epochs: pd.DataFrame) -> None:
+    """Every other phase on grey; the names of all in a strip above the axes."""
+    top = axes.get_xaxis_transform()  # x in epochs, y in fractions of the axes
+    for place, (phase, group) in enumerate(epochs.groupby("phase", sort=False)):
+        first, last = group.epoch.min() - 0.5, group.epoch.max() + 0.5
         if place % 2 == 0:
             axes.axvspan(first, last, color="0.94", zorder=0)
-        axes.text(
-            (first + last) / 2,
-            0.98,
-            phase.replace(" ", "\n"),
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            va="top",
-            fontsize=7,
-            color="0.4",
-        )
+        text = {"textcoords": "offset points", "ha": "center", "fontsize": 7, "color": "0.35"}
+        name = {"va": "center", "linespacing": 1.0} | text
+        middle = (first + last) / 2, 1
+        axes.annotate(phase.replace(" ", "\n"), middle, (0, STRIP / 2), xycoords=top, **name)
 
 
 def reported_and_regenerated(frame: pd.DataFrame) -> Figure:
-    """What a table reports against what was run: a panel for each of its columns.
+    """Accuracies as reported beside those regenerated: a panel for each column of a table.
+
+    All panels have the same x axis, so that columns can be compared.
 
     Args:
         frame: of `tables.compare`. A bar spans one standard deviation over seeds to each side.
@@ -125,52 +124,57 @@ def reported_and_regenerated(frame: pd.DataFrame) -> Figure:
 
     cells = frame.drop_duplicates(["row", "column"])
     columns, rows = cells.column.unique(), list(cells.row.unique())
-    ran = ", ".join(["regenerated", *filter(None, cells.profile.unique())])
+    regenerated = ", ".join(["regenerated", *filter(None, cells.profile.unique())])
     figure, grid = pyplot.subplots(
         1,
         len(columns),
-        figsize=(2.6 + 1.6 * max(len(columns), 2), 0.9 + 0.24 * len(rows)),
+        figsize=(2.6 + 1.5 * max(len(columns), 2), 1.2 + 0.26 * len(rows)),
+        sharex=True,
         sharey=True,
         squeeze=False,
         layout="constrained",
     )
-    for axes, (column, mine) in zip(grid[0], cells.groupby("column", sort=False), strict=True):
-        down = pd.Categorical(mine.row, categories=rows).codes
+    for axes, (column, group) in zip(grid[0], cells.groupby("column", sort=False), strict=True):
+        down = pd.Categorical(group.row, categories=rows).codes
         long = pd.DataFrame(
             {
-                "accuracy, %": [*mine.reported, *mine["mean"]],
+                "accuracy": [*group.reported, *group["mean"]],
                 "down": [*(down - 0.12), *(down + 0.12)],
-                "of": ["reported"] * len(mine) + [ran] * len(mine),
+                "of": ["reported"] * len(group) + [regenerated] * len(group),
             }
         )
         seaborn.scatterplot(
             long,
-            x="accuracy, %",
+            x="accuracy",
             y="down",
             hue="of",
             style="of",
-            markers={"reported": "D", ran: "o"},
-            palette={"reported": "0.45", ran: PART_COLOURS[4]},
+            markers={"reported": "D", regenerated: "o"},
+            palette={"reported": "0.45", regenerated: PART_COLOURS[4]},
             legend=axes is grid[0, -1],
             ax=axes,
         )
         axes.errorbar(
-            mine["mean"],
+            group["mean"],
             down + 0.12,
-            xerr=mine.deviation.fillna(0),
+            xerr=group.deviation.fillna(0),
             fmt="none",
             ecolor=PART_COLOURS[4],
             elinewidth=1.2,
         )
-        axes.set_title(column, fontsize=9)
-        axes.margins(x=0.12)
-        axes.set_ylabel("")
-        axes.grid(axis="y", color="0.93", zorder=0)
+        axes.set_title(column, fontsize=10)
+        axes.set(xlabel="", ylabel="")
+        axes.grid(color="0.92", zorder=0)
         axes.set_axisbelow(True)
+        axes.tick_params(labelsize=9)
         axes.spines[["top", "right"]].set_visible(False)
-    grid[0, 0].set_yticks(range(len(rows)), rows, fontsize=8)
+    grid[0, 0].margins(x=0.08)
+    grid[0, 0].xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+    grid[0, 0].set_yticks(range(len(rows)), rows, fontsize=9)
     grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
-    seaborn.move_legend(
-        grid[0, -1], "center left", bbox_to_anchor=(1, 0.5), frameon=False, title=None
-    )
+    figure.supxlabel("accuracy, %", fontsize=10)
+    handles, labels = grid[0, -1].get_legend_handles_labels()
+    grid[0, -1].get_legend().remove()
+    style = {"loc": "outside upper center", "ncols": 2, "frameon": False, "fontsize": 9}
+    figure.legend(handles, labels, **style)
     return figure

@@ -1,4 +1,4 @@
-"""What a network's explanations look like: explanations and pictures in, figures out."""
+"""Figures of explanations: explanations and pictures in, figures out."""
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -32,7 +32,10 @@ from dpp.figures.marked_pictures import (
     shorten_image,
     shorten_name,
 )
+from dpp.figures.score_sheets import ScoreRow, ScoreSheet, score_sheet
 from dpp.figures.style import PART_COLOURS
+
+EXPLAINED = (PART_COLOURS[4], PART_COLOURS[5])  # of the two explained classes
 
 
 def reasoning(
@@ -43,16 +46,17 @@ def reasoning(
     *,
     top: int = 3,
 ) -> Figure:
-    """Figure 5: why an image is of a class, and why not of the next.
+    """Figure 5: why an image was given its class, and why not another.
 
-    For each of the first two classes, the `top` prototypes of its own that give most points: their
-    parts on the image and on the prototype's source, similarity x connection = points; then what
-    all others give, and the sum. What the others give is printed so that the column adds up.
+    Bars show the scores of up to five classes, highest first. The first two classes of the
+    explanation are explained, in the colours of their bars: for each, the `top` of its own
+    prototypes that give most points, their parts on the image and on the prototype's source,
+    similarity x connection = points; then the points of all others, and the score.
 
     Args:
-        explanation: its classes best first; the scores of up to five are drawn as bars.
+        explanation: the two classes to explain come first.
         picture: the image, (H, W, 3) uint8.
-        sources: every shown prototype where it comes from; it may lack some.
+        sources: every shown prototype on its source image; it may lack some.
         names: of all classes.
         top: prototypes of a class.
     """
@@ -65,16 +69,23 @@ def reasoning(
     head, body = figure.subfigures(2, 1, height_ratios=[above, 0.55 + sum(heights) + below])
     _draw_scores(head, picture, explanation, names)
     halves = np.atleast_1d(body.subfigures(1, len(shown), wspace=0.03))
-    words = ("Why", "Why not")
-    for half, one, found, word in zip(halves, shown, best, words, strict=False):
-        half.suptitle(f"{word} {shorten_name(one.name)}?", fontsize=TEXT + 2, fontweight="bold")
+    for half, one, matches, colour in zip(halves, shown, best, EXPLAINED, strict=False):
+        title = question(explanation, one)
+        half.suptitle(title, fontsize=TEXT + 2, fontweight="bold", color=colour)
+        sheet = score_sheet(one, top)
         grid = half.add_gridspec(len(heights) + 1, 3, height_ratios=[*heights, below])
-        for row, match in enumerate(found):
-            there = [half.add_subplot(grid[row, column]) for column in range(3)]
-            _draw_match(there, mark(picture, match), sources.get(match.prototype), row == 0)
-            _draw_product(there[2], match)
-        _draw_sum(half.add_subplot(grid[-1, :]), one, found)
+        for row, (match, numbers) in enumerate(zip(matches, sheet.rows, strict=True)):
+            line = [half.add_subplot(grid[row, column]) for column in range(3)]
+            _draw_match(line, mark(picture, match), sources.get(match.prototype), row == 0)
+            _draw_product(line[2], numbers)
+        _draw_sum(half.add_subplot(grid[-1, :]), sheet)
     return figure
+
+
+def question(explanation: Reasoning, one: ClassScore) -> str:
+    """What a score sheet answers: why the predicted class, why not another one."""
+    word = "Why" if one.label == explanation.predicted else "Why not"
+    return f"{word} {shorten_name(one.name)}?"
 
 
 def _source_pictures(matches: Sequence[Match | None], sources: Mapping[int, Marked]) -> list:
@@ -83,22 +94,29 @@ def _source_pictures(matches: Sequence[Match | None], sources: Mapping[int, Mark
 
 
 def _draw_scores(figure: SubFigure, picture, explanation: Reasoning, names, bars: int = 5) -> None:
-    """The image as it is, and the scores of the first classes."""
+    """The image as it is, and the scores of some classes: predicted, true and explained ones."""
     left, right = figure.subplots(1, 2, width_ratios=[1, 2.6])
     draw_picture(left, picture)
-    best = explanation.classes[:bars]
-    colours = [PART_COLOURS[4], *["0.7"] * (len(best) - 1)]
-    right.barh(range(len(best)), [one.score for one in best], color=colours, height=0.7)
-    right.set_yticks(range(len(best)), [shorten_name(one.name) for one in best], fontsize=TEXT)
-    for place, one in enumerate(best):
-        side = (3, "left") if one.score >= 0 else (-3, "right")
-        style = {"textcoords": "offset points", "fontsize": TEXT, "va": "center", "ha": side[1]}
-        right.annotate(number_text(one.score), (one.score, place), (side[0], 0), **style)
-    right.set_ylim(max(len(best), 3) - 0.5, -0.5)
-    right.margins(x=0.15)
+    ordered = sorted(explanation.classes[:bars], key=lambda one: -one.score)
+    explained = [one.label for one in explanation.classes[:2]]
+    colours = dict(zip(explained, EXPLAINED, strict=False))
+    shades = [colours.get(one.label, "0.7") for one in ordered]
+    right.barh(range(len(ordered)), [one.score for one in ordered], color=shades, height=0.7)
+    right.set_yticks(range(len(ordered)), [shorten_name(one.name) for one in ordered])
+    right.tick_params(length=0, labelsize=TEXT)
+    for row, (one, shade) in enumerate(zip(ordered, shades, strict=True)):
+        end, style = (max(one.score, 0), row), {"textcoords": "offset points", "va": "center"}
+        number = right.annotate(number_text(one.score), end, (3, 0), fontsize=TEXT, **style)
+        roles = ("predicted", explanation.predicted), ("true class", explanation.label)
+        words = [word for word, label in roles if label == one.label]
+        words += ["explained"] * (one.label in explained)
+        style |= {"color": shade, "fontsize": SMALL, "xycoords": number}
+        right.annotate(", ".join(words), (1, 0.5), (5, 0), **style)
+    right.set_ylim(max(len(ordered), 3) - 0.5, -0.5)
+    low, high = min(0, ordered[-1].score), max(0, ordered[0].score)
+    right.set_xlim(low, high + 0.7 * ((high - low) or 1))  # room for the number and the words
     right.axvline(0, color="0.3", linewidth=0.8)
     right.set_xticks([])
-    right.tick_params(length=0)
     right.spines[:].set_visible(False)
     figure.suptitle(headline(explanation, names), fontsize=TEXT + 1)
 
@@ -117,14 +135,14 @@ def _draw_match(row: Sequence[Axes], here: Marked, source: Marked | None, first:
             axes.set_title(title, fontsize=TEXT)
 
 
-def _draw_product(axes: Axes, match: Match) -> None:
+def _draw_product(axes: Axes, row: ScoreRow) -> None:
     """similarity x connection = points."""
     axes.axis("off")
     lines = (
-        (-5, f"prototype {match.prototype}", ""),
-        (-19, "similarity", number_text(match.similarity, 3)),
-        (-31, "× connection", number_text(match.connection)),
-        (-46, "= points", number_text(match.points)),
+        (-5, f"prototype {row.prototype}", ""),
+        (-19, "similarity", row.similarity),
+        (-31, "× connection", row.connection),
+        (-46, "= points", row.points),
     )
     for down, label, value in lines:  # points below the top
         style = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
@@ -134,24 +152,19 @@ def _draw_product(axes: Axes, match: Match) -> None:
         axes.annotate(value, (1, 1), (0, down), fontsize=TEXT, ha="right", **style)
 
 
-def _draw_sum(axes: Axes, one: ClassScore, found: Sequence[Match]) -> None:
-    """What the prototypes that are not shown give, and the score."""
+def _draw_sum(axes: Axes, sheet: ScoreSheet) -> None:
+    """The points of the prototypes that are not shown, and the score."""
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.axis("off")
-    rest = remainder(one, found)
+    sign = "" if sheet.others.startswith("−") else "+ "
     for height, label, number, weight in (
-        (0.75, "all other prototypes", ("+ " if rest >= 0 else "") + number_text(rest), "normal"),
-        (0.2, f"score of {shorten_name(one.name)}", number_text(one.score), "bold"),
+        (0.75, "all other prototypes", sign + sheet.others, "normal"),
+        (0.2, f"score of {shorten_name(sheet.name)}", sheet.score, "bold"),
     ):
         style = {"va": "center", "fontsize": TEXT, "fontweight": weight}
         axes.text(1.0, height, number, ha="right", **style)
         axes.text(0.8, height, label, ha="right", **style)
     axes.plot([0.82, 1], [0.48, 0.48], color="black", linewidth=0.8)
-
-
-def remainder(one: ClassScore, shown: Sequence[Match]) -> float:
-    """What all prototypes but the shown ones give, so that numbers of two digits add up."""
-    return round(round(one.score, 2) - sum(round(match.points, 2) for match in shown), 2)
 
 
 def local_analysis(
@@ -160,12 +173,12 @@ def local_analysis(
     sources: Mapping[int, Marked],
     names: Sequence[str],
 ) -> Figure:
-    """The prototypes most similar to an image: above on their sources, below on the image.
+    """The prototypes most similar to an image: on their source images above, on the image below.
 
     Args:
         explanation: of the image.
         picture: the image, (H, W, 3) uint8.
-        sources: every prototype of it where it comes from.
+        sources: every prototype on its source image.
         names: of all classes.
     """
     matches = explanation.matches
@@ -193,19 +206,19 @@ def global_analysis(
     pictures: Mapping[str, np.ndarray],
     names: Sequence[str],
 ) -> Figure:
-    """A prototype on its source, and the training and test images that it resembles most.
+    """A prototype on its source image, and the training and test images most similar to it.
 
     Args:
         neighbours: of the prototype.
-        source: where it comes from.
+        source: the prototype on its source image.
         pictures: (H, W, 3) uint8, of the neighbours' images by name.
         names: of all classes.
     """
     heading = f"prototype {neighbours.prototype}"
     groups = {heading: [(f"{shorten_name(names[neighbours.label], 20)}\n", source)]}
-    for title, found in (("training images", neighbours.train), ("test images", neighbours.test)):
+    for title, split in (("training images", neighbours.train), ("test images", neighbours.test)):
         groups[title] = [
-            (_caption(seen, names), mark(pictures[seen.image], seen)) for seen in found
+            (_caption(seen, names), mark(pictures[seen.image], seen)) for seen in split
         ]
     groups = {title: content for title, content in groups.items() if content}
     widths = [len(content) for content in groups.values()]
@@ -229,7 +242,7 @@ def _caption(seen: Sighting, names: Sequence[str]) -> str:
 
 
 def confusion(matrix: np.ndarray, names: Sequence[str]) -> Figure:
-    """How many images of each class, in rows, were taken for each, in columns.
+    """How many images of each true class, in rows, were predicted as each class, in columns.
 
     Args:
         matrix: (classes, classes), counts.
@@ -250,26 +263,26 @@ def confusion(matrix: np.ndarray, names: Sequence[str]) -> Figure:
     labels = [shorten_name(name) for name in names]
     axes.set_xticks(range(count), labels, rotation=90, fontsize=size)
     axes.set_yticks(range(count), labels, fontsize=size)
-    axes.set_xlabel("taken for", fontsize=TEXT)
-    axes.set_ylabel("is", fontsize=TEXT)
+    axes.set_xlabel("predicted class", fontsize=TEXT)
+    axes.set_ylabel("true class", fontsize=TEXT)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return figure
 
 
-def audit(found: Audit) -> Figure:
-    """An audit at a glance: shares as bars, with what chance would give as a line.
+def audit(audited: Audit) -> Figure:
+    """The shares of an audit as bars, with the share expected by chance as a line.
 
     Args:
-        found: of a run.
+        audited: the audit of a run.
     """
-    rows = audit_shares(found)
+    rows = audit_shares(audited)
     figure = new_figure(PAGE, 0.5 + 0.3 * len(rows))
     axes = figure.add_subplot()
     for place, (_, share, chance) in enumerate(rows):
         value = share.value
         axes.barh(place, value or 0, color=PART_COLOURS[1], height=0.6)
-        text = f"{value:.1%} ({share.count} of {share.of})" if share.of else "nothing is known"
+        text = f"{value:.1%} ({share.count} of {share.of})" if share.of else "no data"
         if chance is not None and chance.of:
             axes.plot([chance.value] * 2, [place - 0.4, place + 0.4], color="black", linewidth=1.5)
             text += f", by chance {chance.value:.1%}"
@@ -285,12 +298,12 @@ def audit(found: Audit) -> Figure:
     return figure
 
 
-def audit_shares(found: Audit) -> list[tuple[str, Share, Share | None]]:
-    """Each share of an audit with its name, and what chance would give if that is known."""
-    equal = sum(len(group) - 1 for group in found.duplicates)
+def audit_shares(audited: Audit) -> list[tuple[str, Share, Share | None]]:
+    """Each share of an audit with its name, and the share expected by chance if it is known."""
+    equal = sum(len(group) - 1 for group in audited.duplicates)
     return [
-        ("parts near a part of the animal", found.parts.near, found.parts.chance),
-        ("parts on the background", found.on_background, None),
-        ("parts off the image", found.off_image, None),
-        ("prototypes equal to an earlier one", Share(equal, found.prototypes), None),
+        ("parts near a part of the animal", audited.parts.near, audited.parts.chance),
+        ("parts on the background", audited.on_background, None),
+        ("parts off the image", audited.off_image, None),
+        ("prototypes equal to an earlier one", Share(equal, audited.prototypes), None),
     ]

@@ -1,8 +1,7 @@
-"""Pictures with the parts of prototypes outlined on them; what all explanation figures share.
+"""Pictures with parts of prototypes outlined on them, and the words of all explanation figures.
 
-A part has one colour wherever it is drawn, on the image that is explained and on the prototype's
-source. Figures are made without pyplot, so that none stays open: a notebook shows one by
-`display(figure)`.
+A part has the same colour on the explained image and on the prototype's source image. Figures are
+made without pyplot, so that none stays open: a notebook shows one by `display(figure)`.
 """
 
 from collections.abc import Sequence
@@ -26,11 +25,12 @@ ROOM = 0.2  # how far off its picture a part is still shown, of the picture's si
 SOLID = {"dash_offset": 0, "dash_list": None}
 PAGE = 7.2  # inches, the width of a page's text
 SMALL, TEXT = 7, 8  # points
+LONGEST = 95  # characters, of a line as wide as a page
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A picture and what is outlined on it.
+    """A picture and the parts outlined on it.
 
     Args:
         picture: (H, W, 3) uint8, in its own proportions.
@@ -44,10 +44,10 @@ class Marked:
 
 
 def mark(picture: np.ndarray, seen: Match | Sighting) -> Marked:
-    """A picture with the parts of a prototype that was seen on it.
+    """A picture with the parts of a prototype on it.
 
-    The centre's pixels follow from the part nearest to it, a box being as large as a cell: exactly,
-    but near a map's edge, where some networks' cells look at places that are closer together.
+    The centre in pixels is computed from the part nearest to it, as a box is as large as a cell.
+    That is exact except near a map's edge, where the cells of some networks are closer together.
     """
     boxes = tuple(tuple(part.box) for part in seen.parts)
     if len(boxes) < 2:
@@ -64,7 +64,7 @@ def mark(picture: np.ndarray, seen: Match | Sighting) -> Marked:
 def part_style(place: int) -> tuple[str, str | tuple, str]:
     """A part's colour, its line's dashes, and the colour of the line within.
 
-    The ninth is dashed: some people could not tell its grey from the fourth's purple.
+    The ninth is dashed, because its grey resembles the fourth's purple to colour-blind people.
     """
     colour = PART_COLOURS[place % len(PART_COLOURS)]
     dashes = (0, (1.2, 0.6)) if place >= 8 else "solid"
@@ -80,7 +80,7 @@ def draw_picture(axes: Axes, picture: np.ndarray) -> None:
 
 
 def view_of(marked: Marked) -> Bbox:
-    """What is shown of a picture's plane: the picture, and parts that have left it a little."""
+    """The area to show: the picture, and parts that have moved a little off it."""
     height, width = marked.picture.shape[:2]
     whole = Bbox.from_extents(0, 0, width, height)
     boxes = [Bbox.from_extents(*box) for box in marked.boxes]
@@ -91,8 +91,8 @@ def view_of(marked: Marked) -> Bbox:
 def draw_marked(axes: Axes, marked: Marked, stroke: float = STROKE) -> None:
     """A picture with the box of each part in its colour, tied to the prototype's centre.
 
-    Outlines lie within their boxes, so that neighbours do not hide one another. If parts have left
-    the picture, the view grows.
+    Outlines lie within their boxes, so that neighbours do not hide one another. If parts have moved
+    off the picture, the view grows.
     """
     draw_picture(axes, marked.picture)
     view = view_of(marked)
@@ -139,14 +139,14 @@ def tie_ends(marked: Marked) -> list[tuple[float, float, float, float]]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure that pyplot does not know of."""
+    """A figure that is not registered with pyplot."""
     figure = Figure(figsize=(width, height), layout="constrained", dpi=100)
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.02, hspace=0.02)
     return figure
 
 
 def row_height(pictures: Sequence[np.ndarray], width: float) -> float:
-    """Inches that the tallest of pictures needs if all are so wide, and not much more."""
+    """The height in inches of the tallest picture if all have this width, within limits."""
     tallest = max(picture.shape[0] / picture.shape[1] for picture in pictures)
     return width * min(max(tallest, 0.6), 1.2)
 
@@ -170,15 +170,22 @@ def number_text(number: float, digits: int = 2) -> str:
 
 
 def headline(explanation: Reasoning | TreePath, names: Sequence[str]) -> str:
-    """Which image it is, and what it is taken for."""
-    return f"Image {shorten_image(explanation.image)}: {verdict(explanation, names)}"
+    """The image's name and the verdict on it, in two lines if one would be too long."""
+    text = f"Image {shorten_image(explanation.image)}: {verdict(explanation, names)}"
+    return text if len(text) <= LONGEST else text.replace(", true class", ",\ntrue class")
 
 
 def verdict(explanation: Reasoning | TreePath, names: Sequence[str]) -> str:
-    """What an image is taken for, and what it is."""
-    taken = shorten_name(names[explanation.predicted])
-    if explanation.label is None:
-        return f"taken for {taken}"
-    truth = shorten_name(names[explanation.label])
-    right = explanation.label == explanation.predicted
-    return f"rightly taken for {taken}" if right else f"{truth}, taken for {taken}"
+    """The predicted class, whether that is correct, and the true class if it is not."""
+    predicted, *judged = verdict_words(explanation.predicted, explanation.label, names)
+    return ", ".join([predicted, *judged])
+
+
+def verdict_words(predicted: int, label: int | None, names: Sequence[str]) -> list[str]:
+    """A prediction in words, and if the true class is known, whether it is correct."""
+    words = [f"predicted {shorten_name(names[predicted])}"]
+    if label is None:
+        return words
+    if label == predicted:
+        return [*words, "correct"]
+    return [*words, "incorrect", f"true class {shorten_name(names[label])}"]

@@ -1,4 +1,4 @@
-"""Figures 1 to 4 of the paper, drawn from a real network's arrays (`dpp.analysis.figure_data`)."""
+"""Figures 1 to 4 of the paper, from arrays of a real network (`dpp.analysis.figure_data`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, ConnectionPatch, Polygon, Rectangle
+from matplotlib.patches import Circle, ConnectionPatch, Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
+from dpp.figures.blocks import draw_arrow, draw_block, draw_prototypes
 from dpp.figures.marked_pictures import (
     PAGE,
     SMALL,
@@ -29,9 +30,10 @@ from dpp.figures.marked_pictures import (
 from dpp.figures.style import PART_COLOURS
 
 CLASS_COLOURS = (PART_COLOURS[4], PART_COLOURS[5], PART_COLOURS[2])
+ARROWS = 12  # at most, along a side of all offset fields together
 MARKERS = ("o", "^", "s")
 
-if TYPE_CHECKING:  # figures draw what they are given: nothing of analysis is loaded
+if TYPE_CHECKING:  # analysis loads runs and networks, which drawing does not need
     from dpp.analysis.figure_data import Application, Block, LatentSpace
 
 
@@ -62,11 +64,11 @@ def comparison(pairs: Mapping[str, tuple[Marked, Marked, float]]) -> Figure:
     return figure
 
 
-def application(found: Application, picture: np.ndarray) -> Figure:
+def application(applied: Application, picture: np.ndarray) -> Figure:
     """Figure 2: how a deformable prototype is applied to an image.
 
     Args:
-        found: from `figure_data.apply_prototype`.
+        applied: from `figure_data.apply_prototype`.
         picture: the image, (H, W, 3) uint8.
     """
     figure = new_figure(PAGE, row_height([picture], PAGE / 5) + 0.45)
@@ -75,25 +77,25 @@ def application(found: Application, picture: np.ndarray) -> Figure:
     for part, title in zip(parts, titles, strict=True):
         part.suptitle(title, fontsize=TEXT)
     image, features, moved, similarities = (parts[place].subplots() for place in (0, 1, 3, 4))
-    shape = picture.shape[0] / picture.shape[1] * np.divide(*found.similarities.shape[::-1])
+    shape = picture.shape[0] / picture.shape[1] * np.divide(*applied.similarities.shape[::-1])
     draw_picture(image, picture)
-    features.imshow(principal_colours(found.features), aspect=shape)
-    _draw_fields(parts[2], found, shape)
-    draw_marked(moved, mark(picture, found.match))
-    _draw_rest(moved, found)
-    similarities.imshow(found.similarities, cmap="cividis", aspect=shape)
-    row, column = found.match.centre
+    features.imshow(principal_colours(applied.features), aspect=shape)
+    magnified = _draw_fields(parts[2], applied, shape)
+    draw_marked(moved, mark(picture, applied.match))
+    _draw_rest(moved, applied)
+    similarities.imshow(applied.similarities, cmap="cividis", aspect=shape)
+    row, column = applied.match.centre
     for colour, width in (("white", 2.2), ("black", 1)):
         style = {"mfc": "none", "mec": colour, "mew": width, "markersize": 7}
         similarities.plot(column, row, "o", **style)
-    moves = np.linalg.norm(found.offsets, axis=1).max()
-    least = number_text(found.similarities.min())
+    moves = np.linalg.norm(applied.offsets, axis=1).max()
+    least = number_text(applied.similarities.min())
     notes = (
         f"{picture.shape[1]} × {picture.shape[0]} pixels",
-        f"{' × '.join(map(str, found.features.shape))}, 3 PCs",
-        f"up to {number_text(moves)} cells",
-        f"{len(found.rest)} parts; at rest dotted",
-        f"{least} to {number_text(found.match.similarity, 3)}",
+        f"{' × '.join(map(str, applied.features.shape))}, 3 PCs",
+        f"up to {number_text(moves)} cells (drawn × {magnified:.2g})",
+        f"{len(applied.rest)} parts; dotted: at rest",
+        f"{least} to {number_text(applied.match.similarity, 3)}",
     )
     for part, note in zip(parts, notes, strict=True):
         part.supxlabel(note, fontsize=SMALL - 0.5)
@@ -115,25 +117,37 @@ def principal_colours(features: np.ndarray) -> np.ndarray:
     return scaled.reshape(*features.shape[1:], 3)
 
 
-def _draw_fields(figure, found: Application, aspect: float) -> None:
-    """The offset field of each part, in its colour, at its place in the prototype."""
-    parts, _, height, width = found.offsets.shape
+def _draw_fields(figure, applied: Application, aspect: float) -> float:
+    """The offset field of each part, at its position in the prototype; returns its magnification.
+
+    Arrows of the longest offset are as long as the distance between arrows.
+    """
+    parts, _, height, width = applied.offsets.shape
     side = round(parts**0.5)
+    step = -(-max(height, width) * side // ARROWS)  # cells from one arrow to the next
+    few = np.s_[step // 2 :: step, step // 2 :: step]
     grid = figure.subplots(side, side, squeeze=False)
-    columns, rows = np.meshgrid(np.arange(width), np.arange(height))
-    for place, (axes, (down, right)) in enumerate(zip(grid.flat, found.offsets, strict=True)):
-        style = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.02}
-        axes.quiver(columns, rows, right, down, color=part_style(place)[0], **style)
+    rows, columns = (cells[few] for cells in np.mgrid[:height, :width])
+    longest = np.linalg.norm(applied.offsets, axis=1).max()
+    magnified = step / longest if longest else 1
+    for place, (axes, (down, right)) in enumerate(zip(grid.flat, applied.offsets, strict=True)):
+        colour, _, halo = part_style(place)
+        style = {"angles": "xy", "scale_units": "xy", "scale": 1 / magnified, "pivot": "mid"}
+        style |= {"units": "inches", "width": 0.018, "headwidth": 3.5, "headlength": 3.5}
+        style |= {"headaxislength": 3, "minshaft": 1.6, "minlength": 0.3}
+        style |= {"facecolor": colour, "edgecolor": halo, "linewidth": 0.4, "clip_on": False}
+        axes.quiver(columns, rows, right[few], down[few], **style)
         axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
         axes.set_aspect(aspect)
         row = place // side
         axes.set_anchor("S" if row == 0 else "N" if row == side - 1 else "C")  # close together
         axes.spines[:].set_color("0.8")
+    return magnified
 
 
-def _draw_rest(axes: Axes, found: Application) -> None:
-    """Where the parts would rest, dotted."""
-    for left, top, right, bottom in found.rest_boxes:
+def _draw_rest(axes: Axes, applied: Application) -> None:
+    """The parts before they move, dotted."""
+    for left, top, right, bottom in applied.rest_boxes:
         corner, wide, high = (left, top), right - left, bottom - top
         style = {"linewidth": 0.8, "linestyle": ":", "edgecolor": "white", "zorder": 2}
         effects = [Stroke(linewidth=1.4, foreground="0.2", dashes=SOLID, alpha=0.4), Normal()]
@@ -167,7 +181,7 @@ def architecture(blocks: Sequence[Block], title: str = "") -> Figure:
 
     Args:
         blocks: from `figure_data.architecture_of`.
-        title: above it.
+        title: above the figure.
     """
     shapes = {block.name: block.shape for block in blocks}
     row = [name for name in ROW if name in shapes]
@@ -182,97 +196,38 @@ def architecture(blocks: Sequence[Block], title: str = "") -> Figure:
     axes.text(PAGE / 2, 2.5, title, ha="center", va="center", fontsize=TEXT, fontweight="bold")
     level, low, step = 1.8, 0.56, PAGE / len(row)
     x = {name: (place + 0.5) * step for place, name in enumerate(row)}
-    halves = {name: _draw_block(axes, shapes[name], labels[name], x[name], level) for name in row}
+    halves = {name: draw_block(axes, shapes[name], labels[name], x[name], level) for name in row}
     after = row[row.index("z") + 1]
     node = x[after] - 0.5 * step
     for name, following in zip(row, row[1:], strict=False):
         ends = x[name] + halves[name] + 0.05, x[following] - halves[following] - 0.05
         if following != after:
-            _draw_arrow(axes, (ends[0], level), (ends[1], level), operations[following])
+            draw_arrow(axes, (ends[0], level), (ends[1], level), operations[following])
             continue
-        _draw_arrow(axes, (ends[0], level), (node - 0.08, level))
-        _draw_arrow(axes, (node + 0.08, level), (ends[1], level))
+        draw_arrow(axes, (ends[0], level), (node - 0.08, level))
+        draw_arrow(axes, (node + 0.08, level), (ends[1], level))
     axes.add_patch(Circle((node, level), 0.08, facecolor="white", edgecolor="black", linewidth=0.9))
     style = {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": "0.25"}
     axes.text(node, level + 0.12, "compare", **style)
     if "offsets" in shapes:
-        half = _draw_block(axes, shapes["offsets"], labels["offsets"], x["z"], low)
-        _draw_arrow(axes, (x["z"], 1.17), (x["z"], 0.93))
+        half = draw_block(axes, shapes["offsets"], labels["offsets"], x["z"], low)
+        draw_arrow(axes, (x["z"], 1.17), (x["z"], 0.93))
         style = {"ha": "right", "va": "center", "fontsize": SMALL, "color": "0.25"}
         axes.text(x["z"] - 0.06, 1.05, operations["offsets"], **style)
-        _draw_arrow(axes, (x["z"] + half + 0.05, low), (node - 0.03, level - 0.09))
-    _draw_prototypes(axes, shapes["prototypes"], labels["prototypes"], node + 0.95, low)
-    _draw_arrow(axes, (node + 0.4, low + 0.05), (node + 0.03, level - 0.09))
+        draw_arrow(axes, (x["z"] + half + 0.05, low), (node - 0.03, level - 0.09))
+    draw_prototypes(axes, shapes["prototypes"], labels["prototypes"], node + 0.95, low)
+    draw_arrow(axes, (node + 0.4, low + 0.05), (node + 0.03, level - 0.09))
     return figure
 
 
-def _draw_block(axes: Axes, shape, label: str, x: float, y: float) -> float:
-    """A cuboid for a map, a column for a vector, its shape below; returns half its width."""
-    draw = _draw_cuboid if len(shape) == 3 else _draw_column
-    bottom, half = draw(axes, shape, x, y)
-    _write_shape(axes, shape, label, x, bottom)
-    return half
-
-
-def _write_shape(axes: Axes, shape, label: str, x: float, bottom: float) -> None:
-    style = {"ha": "center", "va": "center"}
-    axes.text(x, bottom - 0.1, label, fontsize=SMALL, **style)
-    text = " × ".join(map(str, shape))
-    axes.text(x, bottom - 0.23, text, fontsize=SMALL - 0.5, color="0.35", **style)
-
-
-def _draw_cuboid(axes: Axes, shape, x: float, y: float) -> tuple[float, float]:
-    """Sides grow with the logarithm of the map's side and channels."""
-    side = 0.075 * np.log2(max(shape[1], 2)) + 0.05
-    deep = 0.022 * np.log2(max(shape[0], 2)) + 0.03
-    left, bottom = x - (side + deep) / 2, y - (side + deep) / 2
-    corners = np.array([[0, 0], [side, 0], [side, side], [0, side]]) + (left, bottom)
-    faces = (
-        (corners, "#CFE3F1"),
-        (np.array([corners[3], corners[2], corners[2] + deep, corners[3] + deep]), "#E4F0F8"),
-        (np.array([corners[1], corners[2], corners[2] + deep, corners[1] + deep]), "#A5C9E1"),
-    )
-    for face, colour in faces:
-        axes.add_patch(Polygon(face, facecolor=colour, edgecolor="black", linewidth=0.7))
-    return bottom, (side + deep) / 2
-
-
-def _draw_column(axes: Axes, shape, x: float, y: float) -> tuple[float, float]:
-    tall = 0.08 * np.log2(max(shape[0], 2)) + 0.1
-    style = {"facecolor": "#F6D9A8", "edgecolor": "black", "linewidth": 0.7}
-    axes.add_patch(Rectangle((x - 0.06, y - tall / 2), 0.12, tall, **style))
-    return y - tall / 2, 0.06
-
-
-def _draw_prototypes(axes: Axes, shape, label: str, x: float, y: float) -> None:
-    """Three prototypes, their parts in their colours."""
-    side = shape[-1] if len(shape) == 4 else 1
-    cell = 0.26 / side
-    for number in range(3):
-        for place in range(side * side):
-            row, column = divmod(place, side)
-            corner = (x - 0.5 + 0.34 * number + column * cell, y + 0.18 - (row + 1) * cell)
-            style = {"facecolor": part_style(place)[0], "edgecolor": "white", "linewidth": 0.5}
-            axes.add_patch(Rectangle(corner, cell, cell, **style))
-    axes.text(x + 0.54, y + 0.05, "…", ha="center", va="center", fontsize=TEXT)
-    _write_shape(axes, shape, label, x, y - 0.08)
-
-
-def _draw_arrow(axes: Axes, start, end, text: str = "") -> None:
-    style = {"arrowstyle": "-|>", "linewidth": 0.9, "color": "0.25", "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", end, start, arrowprops=style)
-    above = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 0.05
-    axes.text(*above, text, ha="center", va="bottom", fontsize=SMALL, color="0.25")
-
-
 def latent_space(space: LatentSpace, names: Sequence[str]) -> Figure:
-    """Figure 4: prototypes and what lies around them on the hypersphere.
+    """Figure 4: prototypes and the features around them on the hypersphere.
 
     On the left, an azimuthal map around the first class's prototype: the distance from the middle
-    is the true angle to it, the direction that of the two principal components of what is left. A
-    line shows by how much training counts images of other classes as nearer (equation 12). On the
-    right, parts of the prototypes and what lies under them, on the sphere of the first three
-    principal directions; the title says how much of their squared length that keeps.
+    is the true angle to it, the direction is that in the first two principal components of the
+    orthogonal rest. A line shows the margin that training subtracts for images of other classes
+    (equation 12). On the right, parts of the prototypes and the features under them, projected on
+    the first three principal directions; the title gives the share of squared length kept.
 
     Args:
         space: from `figure_data.latent_space_of`.
@@ -295,10 +250,10 @@ def latent_space(space: LatentSpace, names: Sequence[str]) -> Figure:
 
 
 def angles_around(centre: np.ndarray, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors (N, D) seen from a unit vector (D,).
+    """Polar coordinates of unit vectors (N, D) around a unit vector (D,).
 
     Returns:
-        directions (N,), in the plane of the two principal components of what is orthogonal to the
+        directions (N,), in the plane of the first two principal components orthogonal to the
         centre, and angles (N,) to the centre, in radians.
     """
     cosines = vectors @ centre
@@ -314,12 +269,12 @@ def _draw_angles(axes: Axes, space: LatentSpace) -> None:
     directions, angles = (values for values in angles_around(space.prototypes[0], everything))
     count = len(space.features)
     for label, marker, colour in zip(space.labels, MARKERS, CLASS_COLOURS, strict=False):
-        mine = np.flatnonzero(space.image_labels == label)
+        images = np.flatnonzero(space.image_labels == label)
         if label != space.labels[0]:
-            nearer = np.maximum(angles[mine] - space.margin, 0)
-            lines = [directions[mine], directions[mine]], [angles[mine], nearer]
+            nearer = np.maximum(angles[images] - space.margin, 0)
+            lines = [directions[images], directions[images]], [angles[images], nearer]
             axes.plot(*lines, color=colour, linewidth=0.7, alpha=0.8)
-        axes.plot(directions[mine], angles[mine], marker, color=colour, markersize=3)
+        axes.plot(directions[images], angles[images], marker, color=colour, markersize=3)
     stars = {"marker": "*", "markersize": 11, "markeredgecolor": "black", "linestyle": "none"}
     axes.plot(0, 0, color=CLASS_COLOURS[0], **stars)
     for place, colour in enumerate(CLASS_COLOURS[1 : len(space.labels)]):
@@ -345,10 +300,9 @@ def _draw_sphere(axes, space: LatentSpace) -> None:
     owners = np.concatenate([np.repeat(space.labels, rho), np.repeat(space.image_labels, rho)])
     is_part = np.arange(len(rows)) < len(space.labels) * rho
     for label, marker, colour in zip(space.labels, MARKERS, CLASS_COLOURS, strict=False):
-        mine = (owners == label) & ~is_part
-        axes.scatter(*projected[mine].T, marker=marker, s=5, color=colour, alpha=0.5, linewidth=0)
-        mine = (owners == label) & is_part
-        axes.scatter(*projected[mine].T, marker="*", s=60, color=colour, edgecolor="black", lw=0.6)
+        patches, parts = (projected[(owners == label) & kind].T for kind in (~is_part, is_part))
+        axes.scatter(*patches, marker=marker, s=5, color=colour, alpha=0.5, linewidth=0)
+        axes.scatter(*parts, marker="*", s=60, color=colour, edgecolor="black", lw=0.6)
     middle = projected.mean(axis=0)
     turned = np.degrees(np.arctan2(middle[1], middle[0]))
     raised = np.degrees(np.arcsin(middle[2] / np.linalg.norm(middle)))

@@ -1,4 +1,4 @@
-"""The way of an image through a ProtoTree, as a figure."""
+"""The path of an image through a ProtoTree, as a figure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpp.explanations import Step, TreePath
+from dpp.explanations import TreePath
 from dpp.figures.marked_pictures import (
     PAGE,
     SMALL,
@@ -18,6 +18,7 @@ from dpp.figures.marked_pictures import (
     row_height,
     shorten_name,
 )
+from dpp.figures.score_sheets import StepRow, path_sheet
 from dpp.figures.style import PART_COLOURS
 
 
@@ -29,12 +30,12 @@ def tree_path(
     *,
     side: float = 0.95,
 ) -> Figure:
-    """The way of an image through a ProtoTree: to the right where it has a node's prototype.
+    """The path of an image through a ProtoTree: right where a node's prototype is present.
 
     Args:
-        explanation: the path; each node shows its prototype's source and the image.
+        explanation: the path; each node shows its prototype on its source, and the image.
         picture: the image, (H, W, 3) uint8.
-        sources: the prototypes of the nodes where they come from.
+        sources: the prototypes of the nodes on their source images.
         names: of all classes.
         side: inches, of a picture's width.
     """
@@ -52,7 +53,8 @@ def tree_path(
     canvas.axis("off")
     title = headline(explanation, names)
     canvas.text(PAGE / 2, 0.15, title, ha="center", va="center", fontsize=TEXT + 1)
-    for place, step in enumerate(steps):
+    rows = path_sheet(explanation, names).rows
+    for place, (step, row) in enumerate(zip(steps, rows, strict=True)):
         top = 0.5 + place * pitch
         pair = sources.get(step.node), Marked(picture, (tuple(step.box),))
         for marked, left in zip(pair, (across[place] - side, across[place] + 0.04), strict=True):
@@ -64,9 +66,9 @@ def tree_path(
             if marked is not None:
                 draw_marked(axes, marked)
         _draw_branch(
-            canvas, step, (across[place], top + height), (across[place + 1], top + pitch - 0.14)
+            canvas, row, (across[place], top + height), (across[place + 1], top + pitch - 0.14)
         )
-        captions = f"node {step.node} looks for", f"similarity {number_text(step.similarity, 3)}"
+        captions = f"node {row.node}: prototype", f"similarity {row.similarity}"
         middles = across[place] - side / 2, across[place] + 0.04 + side / 2
         for x, caption in zip(middles, captions, strict=True):
             canvas.text(x, top - 0.08, caption, ha="center", va="center", fontsize=SMALL)
@@ -74,20 +76,19 @@ def tree_path(
     return figure
 
 
-def _draw_branch(canvas: Axes, step: Step, start, end) -> None:
+def _draw_branch(canvas: Axes, row: StepRow, start, end) -> None:
     """The branch that was taken, with its probability, and a stub of the other."""
     arrow = {"arrowstyle": "-|>", "color": "black", "linewidth": 1.2, "shrinkA": 1, "shrinkB": 0}
     canvas.annotate("", end, start, arrowprops=arrow)
     stub = start[0] - 0.6 * (end[0] - start[0]), start[1] + 0.6 * (end[1] - start[1])
     canvas.plot([start[0], stub[0]], [start[1], stub[1]], color="0.6", linewidth=0.8, ls="--")
-    has, not_ = ("has it", "has it not") if step.branch == "right" else ("has it not", "has it")
     middle = (start[1] + end[1]) / 2
     sides = (("left", 0.12, end[0]), ("right", -0.12, stub[0]))
-    if step.branch == "left":
+    if row.branch == "left":
         sides = (("right", -0.12, end[0]), ("left", 0.12, stub[0]))
     texts = (
-        f"{has}: {number_text(step.probability)}",
-        f"{not_}: {number_text(1 - step.probability)}",
+        f"{row.answer}: {row.probability}",
+        f"{row.opposite}: {row.opposite_probability}",
     )
     for (align, gap, x), text, colour in zip(sides, texts, ("black", "0.5"), strict=True):
         canvas.text(x + gap, middle, text, ha=align, va="center", fontsize=SMALL, color=colour)
@@ -116,5 +117,5 @@ def _draw_leaf(figure: Figure, canvas: Axes, explanation: TreePath, names, x, ta
     axes.set_xticks([])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    caption = f"leaf {explanation.leaf}: path {number_text(explanation.probability)}"
+    caption = f"leaf {explanation.leaf}, path probability {number_text(explanation.probability)}"
     axes.set_title(caption, fontsize=SMALL, fontweight="bold")

@@ -1,1 +1,1 @@
-"""Explanations and runs as files that can be sent to anybody: HTML, PNG, JSON, text."""
+"""Explanations and runs as files to share: HTML, PNG, JSON, text."""

@@ -1,4 +1,4 @@
-"""One picture explained on the command line: two files, and the sums as text."""
+"""One picture explained on the command line: a figure, a JSON file, and the score sheet as text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,12 +6,13 @@ from pathlib import Path
 from dpp import explanations, figures
 from dpp.analysis import Network
 from dpp.data.pictures import Picture
-from dpp.explanations import ClassScore, Reasoning, TreePath
-from dpp.figures.marked_pictures import number_text, shorten_name, verdict
+from dpp.explanations import Reasoning, TreePath
+from dpp.figures.marked_pictures import shorten_name, verdict
+from dpp.figures.score_sheets import PathSheet, ScoreSheet, path_sheet, score_sheet
 from dpp.report import run_report
 from dpp.system.errors import UserError
 
-SHOWN = 2  # classes that are told if none are chosen
+SHOWN = 2  # classes that are printed if none are chosen
 
 
 def find_picture(network: Network, image: str) -> Picture:
@@ -23,8 +24,8 @@ def find_picture(network: Network, image: str) -> Picture:
         source = network.source
         some = ", ".join(list(network.records)[:3])
         raise UserError(
-            f"there is no image {image}: no such file, and no image of {source.name} with that id, "
-            f"which are like {some}"
+            f"there is no image {image}: neither a file nor the id of an image of {source.name}, "
+            f"whose ids look like {some}"
         )
     return network.picture(record)
 
@@ -44,7 +45,7 @@ def write(
 
 
 def as_text(explanation: Reasoning | TreePath, names: Sequence[str], shown: int = SHOWN) -> str:
-    """The sums behind the first classes, or the path through a tree.
+    """The score sheets of the first classes, or the path through a tree.
 
     Args:
         explanation: of an image.
@@ -53,34 +54,30 @@ def as_text(explanation: Reasoning | TreePath, names: Sequence[str], shown: int 
     """
     lines = [f"image {explanation.image}: {verdict(explanation, names)}"]
     if isinstance(explanation, TreePath):
-        return "\n".join([*lines, "", *_tell_path(explanation, names)])
+        return "\n".join([*lines, "", *_path_lines(path_sheet(explanation, names))])
     for one in explanation.classes[:shown]:
-        lines += ["", *_tell_class(one)]
+        lines += ["", *_class_lines(score_sheet(one))]
     return "\n".join(lines)
 
 
-def _tell_class(one: ClassScore) -> list[str]:
-    """A line for each of a class's own prototypes, all others in one, and the sum."""
+def _class_lines(sheet: ScoreSheet) -> list[str]:
+    """A line for each of a class's own prototypes, one for all others, and the score."""
     lines = [
-        f"{shorten_name(one.name, 60)}, probability {number_text(one.probability)}",
+        f"{shorten_name(sheet.name, 60)}, probability {sheet.probability}",
         f"{'prototype':>12}{'similarity':>13}   {'connection':>10}   {'points':>8}",
     ]
-    for match in one.matches:
-        similarity, connection = number_text(match.similarity, 3), number_text(match.connection)
-        points = number_text(match.points)
-        lines.append(f"{match.prototype:>12}{similarity:>13} x {connection:>10} = {points:>8}")
-    others, total = number_text(one.others), number_text(one.total)
-    return [*lines, f"{'of other classes':<41}{others:>8}", f"{'score':<41}{total:>8}"]
+    for row in sheet.rows:
+        product = f"{row.similarity:>13} x {row.connection:>10} = {row.points:>8}"
+        lines.append(f"{row.prototype:>12}{product}")
+    ends = ("prototypes of other classes", sheet.others), ("score", sheet.score)
+    return [*lines, *(f"{label:<41}{number:>8}" for label, number in ends)]
 
 
-def _tell_path(path: TreePath, names: Sequence[str]) -> list[str]:
+def _path_lines(sheet: PathSheet) -> list[str]:
     """A line for each node, and the leaf."""
-    lines = [f"{'node':>6}{'similarity':>12}   {'branch':<12}{'probability':>11}"]
-    for step in path.steps:
-        has = "has it" if step.branch == "right" else "has it not"
-        similarity, probability = number_text(step.similarity, 3), number_text(step.probability)
-        lines.append(f"{step.node:>6}{similarity:>12}   {has:<12}{probability:>11}")
-    best = max(range(len(path.distribution)), key=path.distribution.__getitem__)
-    share = number_text(path.distribution[best])
-    chance = number_text(path.probability)
-    return [*lines, f"leaf {path.leaf} by {chance}: {shorten_name(names[best], 60)} {share}"]
+    lines = [f"{'node':>6}{'similarity':>12}   {'prototype':<10}{'branch':<8}{'probability':>11}"]
+    for row in sheet.rows:
+        taken = f"{row.answer:<10}{row.branch:<8}{row.probability:>11}"
+        lines.append(f"{row.node:>6}{row.similarity:>12}   {taken}")
+    leaf = f"leaf {sheet.leaf}, path probability {sheet.probability}"
+    return [*lines, f"{leaf}: {shorten_name(sheet.name, 60)} {sheet.share}"]

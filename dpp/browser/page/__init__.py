@@ -1,8 +1,8 @@
-"""What the prototype browser adds to a page: figures that can be pointed at, and uploads.
+"""Widgets that ipywidgets lacks: figures with clicks and alternative text, and limited uploads.
 
-ipywidgets' own image has no clicks and no words for those who cannot see it, and its own upload
-sends a file however large it is. The scripts beside this file come to the page through the kernel:
-nothing is built, nothing is loaded from elsewhere.
+ipywidgets' own image has neither clicks nor alternative text, and its own upload has no size limit.
+The kernel sends the scripts beside this file to the page: there is no build step, and nothing is
+loaded from elsewhere.
 """
 
 import anywidget
@@ -15,7 +15,7 @@ HERE = PACKAGE / "browser" / "page"  # given a path, anywidget keeps every widge
 
 
 class Figure(anywidget.AnyWidget):
-    """PNG bytes and what they show in words; sends clicks and arrow keys if it is `pointed` at."""
+    """PNG bytes and alternative text; sends clicks and arrow keys if it is `pointed`."""
 
     _esm = (HERE / "picture.js").read_text()
     _css = (HERE / "style.css").read_text()
@@ -25,7 +25,7 @@ class Figure(anywidget.AnyWidget):
 
 
 class Upload(anywidget.AnyWidget):
-    """A file of a person's own: its bytes come as a message, and are not kept."""
+    """A file upload: its bytes come as a message, and are not kept in the widget."""
 
     _esm = (HERE / "upload.js").read_text()
     description = traitlets.Unicode("Your own picture").tag(sync=True)

@@ -1,10 +1,10 @@
-// A figure: PNG bytes with words for those who cannot see them. If it can be pointed at, a click
-// says where, in fractions of its sides, and the arrow keys move by a cell.
+// A figure: PNG bytes with alternative text. If it is interactive ("pointed"), a click sends its
+// position, in fractions of the figure's sides, and the arrow keys move the centre by a cell.
 
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-// JupyterLab's own shortcuts would take the arrow keys away from lists, sliders and figures. It
-// spares an element that carries this mark itself; one above it is not enough.
+// JupyterLab's own shortcuts would take the arrow keys away from lists, sliders and figures, except
+// from elements that carry this attribute themselves; an attribute on a parent is not enough.
 const spare = (event) => (event.target.dataset.lmSuppressShortcuts = "true");
 
 function keepKeys(el, times = 100) {

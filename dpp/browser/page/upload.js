@@ -1,5 +1,5 @@
-// A file of a person's own. What is too large is refused here: Jupyter's server drops a connection
-// that brings more than it takes.
+// A file upload. Files that are too large are refused here: Jupyter's server closes a connection
+// whose message is larger than its limit.
 
 let made = 0;
 

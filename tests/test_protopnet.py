@@ -238,7 +238,7 @@ def test_projection_leaves_distance_0_to_the_source(splits, one_thread):
 
 def test_projection_names_a_class_without_an_image(splits):
     network = make_network(classes=4).float()
-    with pytest.raises(UserError, match="class 3 has no image"):
+    with pytest.raises(UserError, match="class 3 has no training image"):
         project(network, batches(make_loader(splits.projection, 4)), splits.projection)
 
 

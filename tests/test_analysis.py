@@ -101,7 +101,7 @@ def test_place_is_centre_and_resting_place_and_offset(data, kind):
     network = ask(make_model(kind), data)
     picture = network.picture(data.source.test[0])
     with torch.no_grad():
-        _, offsets = network.model.locate(picture.tensor[None])
+        _, offsets = network.model.locate(network.prepare(picture.tensor[None]))
     kernel_size = network.model.prototypes.kernel_size
     rest = resting_places(kernel_size, network.model.prototypes.geometry["dilation"])
     for match in local_analysis(network, picture, 6).matches:

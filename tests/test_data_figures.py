@@ -4,7 +4,9 @@ from io import BytesIO
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
+from matplotlib import pyplot
 from PIL import Image
 
 from dpp import figures
@@ -15,7 +17,7 @@ matplotlib.use("Agg")
 @pytest.fixture(autouse=True)
 def close_figures():
     yield
-    figures.pyplot.close("all")
+    pyplot.close("all")
 
 
 def test_picture_grid_has_axes_in_pixels_from_the_corner():
@@ -81,3 +83,23 @@ def test_colours_of_parts_survive_where_there_are_few(tmp_path):
     with Image.open(BytesIO(figures.as_png(figure, colours=16))) as image:
         seen = {colour for _, colour in image.convert("RGB").getcolors(1 << 24)}
     assert (0xCC, 0x79, 0xA7) in seen
+
+
+def test_panels_of_a_table_share_one_x_axis():
+    cells = [("a", "x", 70.0, 60.0), ("b", "x", 75.0, 90.0), ("a", "y", 80.0, 81.0)]
+    frame = pd.DataFrame(cells, columns=["row", "column", "reported", "mean"])
+    figure = figures.reported_and_regenerated(frame.assign(deviation=1.0, profile="mini"))
+    limits = {axes.get_xlim() for axes in figure.axes}
+    assert len(figure.axes) == 2 and len(limits) == 1
+    ((low, high),) = limits
+    assert low < 59 and high > 91
+
+
+def test_phases_are_named_above_the_curves():
+    phases = ["warm", "second warm", "joint", "joint"]
+    columns = {"stage": "train", "epoch": range(1, 5), "phase": phases, "loss": [9.0, 1, 9, 1]}
+    figure = figures.training_curves(pd.DataFrame(columns), {"loss": ["loss"]})
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.texts] == ["warm", "second\nwarm", "joint"]
+    assert all(text.get_window_extent().y0 >= axes.bbox.y1 for text in axes.texts)

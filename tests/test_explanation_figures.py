@@ -25,6 +25,7 @@ from dpp.figures.marked_pictures import (
     shorten_image,
     shorten_name,
     tie_ends,
+    verdict,
     view_of,
 )
 from dpp.figures.score_sheets import remainder
@@ -195,6 +196,29 @@ def test_reasoning_prints_the_numbers_of_the_data_and_they_add_up(network, reaso
         assert number(rest) == pytest.approx(one.score - match.points, abs=0.02)
 
 
+def test_bars_are_in_order_of_score_and_mark_the_classes(network, reasoned):
+    explanation, shown, _ = reasoned
+    picture, names = look(network).pixels, network.source.class_names
+    three = reason(network, look(network), count=3)
+    best, second, third = three.classes
+    moved = replace(three, label=third.label, classes=(best, third, second))
+    figure = explanation_figures.reasoning(moved, picture, shown, names)
+    (bars,) = [axes for axes in figure.axes if len(axes.patches) == 3 and not axes.images]
+    scores = [bar.get_width() for bar in bars.patches]
+    assert scores == sorted(scores, reverse=True)
+    roles = [text.get_text() for text in bars.texts[1::2]]
+    assert roles == ["predicted, explained", "", "true class, explained"]
+    assert to_hex(bars.patches[1].get_facecolor()) == to_hex("0.7")
+
+
+def test_verdict_names_the_true_class_if_the_prediction_is_incorrect(reasoned):
+    names = ["a", "b", "c"]
+    one = replace(reasoned[0], predicted=1, label=1)
+    assert verdict(one, names) == "predicted b, correct"
+    assert verdict(replace(one, label=2), names) == "predicted b, incorrect, true class c"
+    assert verdict(replace(one, label=None), names) == "predicted b"
+
+
 def test_remainder_takes_up_the_rounding(network):
     (one, _) = reason(network, look(network)).classes
     points = [0.004, 0.004, 0.004]
@@ -309,6 +333,13 @@ def test_application_draws_the_offsets_and_marks_the_maximum(network, applied):
     (shown,) = figure.subfigs[4].axes
     assert shown.lines[0].get_xydata().tolist() == [[column, row]]
     assert np.asarray(shown.images[0].get_array()) == pytest.approx(applied.similarities)
+
+
+def test_offset_fields_of_large_maps_have_few_arrows(network, applied):
+    large = replace(applied, offsets=np.repeat(np.repeat(applied.offsets, 4, 2), 4, 3))  # 16 x 16
+    figure = paper_figures.application(large, look(network).pixels)
+    fields = [axes.collections[0] for axes in figure.axes if axes.collections]
+    assert len(fields) == 9 and all(len(field.U) == 16 for field in fields)
 
 
 def test_comparison_joins_equal_parts_of_image_and_source(network, applied):

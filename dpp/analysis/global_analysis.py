@@ -156,11 +156,11 @@ class Nearest:
         return {number: tuple(by[slot] for slot in sorted(by)) for number, by in sightings.items()}
 
 
-def own_shares(found: GlobalAnalysis, split: str = "test") -> list[Share]:
+def own_shares(analysis: GlobalAnalysis, split: str = "test") -> list[Share]:
     """The share of nearest images that are of the prototype's own class.
 
     Args:
-        found: of a network.
+        analysis: of a network.
         split: "train" or "test".
 
     Returns:
@@ -168,25 +168,25 @@ def own_shares(found: GlobalAnalysis, split: str = "test") -> list[Share]:
     """
     rows = [
         [seen.label == neighbours.label for seen in getattr(neighbours, split)]
-        for neighbours in found.prototypes
+        for neighbours in analysis.prototypes
     ]
     longest = max(map(len, rows))
     firsts = [[own for row in rows for own in row[:count]] for count in range(1, longest + 1)]
     return [Share(sum(owns), len(owns)) for owns in firsts]
 
 
-def chance_share(found: GlobalAnalysis, dataset: ImageDataset) -> Share:
+def chance_share(analysis: GlobalAnalysis, dataset: ImageDataset) -> Share:
     """The same share for images drawn at random: over all images, for each prototype."""
     counts = Counter(dataset.labels.tolist())
-    own = sum(counts[neighbours.label] for neighbours in found.prototypes)
-    return Share(own, len(found.prototypes) * len(dataset))
+    own = sum(counts[neighbours.label] for neighbours in analysis.prototypes)
+    return Share(own, len(analysis.prototypes) * len(dataset))
 
 
-def select(found: GlobalAnalysis, prototypes: Iterable[int], count: int) -> GlobalAnalysis:
+def select(analysis: GlobalAnalysis, prototypes: Iterable[int], count: int) -> GlobalAnalysis:
     """Some prototypes of a global analysis, with fewer of their nearest images."""
-    by_number = {neighbours.prototype: neighbours for neighbours in found.prototypes}
+    by_number = {neighbours.prototype: neighbours for neighbours in analysis.prototypes}
     chosen = [
         replace(one, train=one.train[:count], test=one.test[:count])
         for one in map(by_number.__getitem__, prototypes)
     ]
-    return GlobalAnalysis(found.run, count, tuple(chosen))
+    return GlobalAnalysis(analysis.run, count, tuple(chosen))

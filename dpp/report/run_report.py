@@ -207,22 +207,22 @@ def _prototype(
 def audited(run: Run, network: Network) -> dict:
     """The audit of the prototypes, or the reason why there is none."""
     try:
-        found = audit.audit(run, network)
+        checked = audit.audit(run, network)
     except UserError as error:
         return {"problem": str(error)}
     facts = [
-        ("prototypes", found.prototypes),
-        ("source images", found.source_images),
-        ("most prototypes from one image", found.most_from_one_image),
+        ("prototypes", checked.prototypes),
+        ("source images", checked.source_images),
+        ("most prototypes from one image", checked.most_from_one_image),
     ]
-    for one in found.accuracies:
+    for one in checked.accuracies:
         steps = f"{one.before:.4f} → {one.projected:.4f} → {one.final:.4f}"
         steps += " (before projection, after projection, at the end)"
         facts.append((f"{one.split} accuracy", steps))
-    groups = [" = ".join(map(str, group)) for group in found.duplicates]
+    groups = [" = ".join(map(str, group)) for group in checked.duplicates]
     if groups:
         facts.append(("equal prototypes", "; ".join(groups)))
-    shares = html_page.chart(explanation_figures.audit(found), "shares that the audit counted")
+    shares = html_page.chart(explanation_figures.audit(checked), "shares that the audit counted")
     return {"problem": "", "shares": shares, "facts": facts}
 
 

@@ -39,9 +39,7 @@ def pool(jobs: int, begin: Callable, *given, kept: str) -> Iterator[ProcessPoolE
     except KeyboardInterrupt as stop:
         for process in multiprocessing.active_children():
             os.kill(process.pid, signal.SIGINT)
-        raise KeyboardInterrupt(
-            f"stopped; {kept}, and the same command goes on from there"
-        ) from stop
+        raise KeyboardInterrupt(f"stopped; {kept}: run the same command to resume") from stop
     except BrokenExecutor as error:
         raise UserError(
             "a process died, perhaps for want of memory; what was finished is kept: "

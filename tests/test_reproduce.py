@@ -195,7 +195,8 @@ def test_stop_starts_no_other_notebook(tmp_path, number):
         began = f"open({str(tmp_path / f'began-{place}')!r}, 'w')"
         write_notebook(tmp_path / f"{place}.ipynb", f"{began}; import time; time.sleep(600)")
     said = stop(tmp_path, STOPPED, number, lambda: len(list(tmp_path.glob("began-*"))) == 2)
-    assert "stopped; finished notebooks are kept: run the same command to resume" in said
+    stopped = "stopped; finished notebooks are kept: run the same command to resume"
+    assert said.splitlines() == ["4 notebooks", stopped]  # and nothing of the kernels' own
     assert len(list(tmp_path.glob("began-*"))) == 2
 
 

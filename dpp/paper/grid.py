@@ -226,6 +226,12 @@ PLANNERS = {
 }
 
 
+def column_of(experiment: Experiment) -> str:
+    """The paper's name of an experiment's backbone."""
+    full = experiment.backbone.removeprefix("slim_").removesuffix("_bn")
+    return next(column for column, backbone in BACKBONES.items() if backbone == full)
+
+
 def unfold(plans: Iterable[Plan]) -> list[Plan]:
     """Every run that some experiments need, once, each after those that it needs itself."""
     unfolded: dict[str, Plan] = {}

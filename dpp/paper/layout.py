@@ -163,10 +163,11 @@ def as_styler(*frames: pd.DataFrame) -> Styler:
 
 
 SCREEN = [
+    {"selector": "tbody tr", "props": "background: none"},  # stripes would cross the groups
     {"selector": "td, th", "props": "padding: 3px 7px; white-space: nowrap"},
     {"selector": "td", "props": "text-align: right; font-variant-numeric: tabular-nums"},
     {"selector": "th.col_heading", "props": "text-align: right"},
-    {"selector": "th.row_heading", "props": "text-align: left; vertical-align: top"},
+    {"selector": "th.row_heading, th.index_name", "props": "text-align: left; vertical-align: top"},
     {"selector": "th.row_heading", "props": "font-weight: normal; white-space: normal"},
     {"selector": "caption", "props": "caption-side: bottom; text-align: left; max-width: 60em"},
     {"selector": "caption", "props": "padding-top: 6px; opacity: 0.75"},

@@ -5,6 +5,7 @@ table.show()
 table.claims({"Parts that move": ("Def. ProtoPNet (2x2,nd)", "Def. ProtoPNet (2x2)")})
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -12,11 +13,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dpp import figures
+from dpp.data import catalogue
 from dpp.paper import grid, layout, tables
 from dpp.paper.paired_differences import Contrast, contrast, pairs
 from dpp.runs import records
 from dpp.runs.records import RunRecord
 from dpp.system import paths
+from dpp.training.experiments import Experiment
 
 # By how many percentage points a run's accuracy may differ on another machine: as much as one did
 # with other instructions, see results/estimates/other_instructions.csv.
@@ -41,6 +44,11 @@ class RegeneratedTable:
         self.cells = grid.cells(name, profile, **options)
 
     @property
+    def runs(self) -> int:
+        """How many different runs its cells have."""
+        return len({plan.name for plan in self.plans})
+
+    @property
     def plans(self) -> list[grid.Plan]:
         """Every experiment of its cells, some of them more than once."""
         return [plan for planned in self.cells.values() for plan in planned]
@@ -55,6 +63,11 @@ class RegeneratedTable:
         """The rows of the frame whose runs are stored."""
         return self.frame[self.frame.runs > 0]
 
+    @property
+    def quoted(self) -> int:
+        """How many cells the paper took from others."""
+        return int((self.frame.regenerated == tables.QUOTED).sum())
+
     def make(self, *, retrain: bool = False) -> None:
         """Trains what has no stored record; with `retrain`, finds or trains everything."""
         for plan in {plan.name: plan for plan in self.plans}.values():
@@ -64,6 +77,36 @@ class RegeneratedTable:
     def records(self, row: str, column: str) -> list[RunRecord]:
         """The stored records of a cell, in the order of the seeds."""
         return list(filter(None, map(records.stored, self.cells[row, column])))
+
+    def members(self, row: str, column: str) -> pd.Series:
+        """Accuracies of the members of a cell's ensemble, in percent, by the paper's backbones."""
+        plans = [member for ensemble in self.cells[row, column] for member in ensemble.members]
+        stored = ((grid.column_of(plan), records.stored(plan)) for plan in plans)
+        known = [(name, 100 * record.summary["test_accuracy"]) for name, record in stored if record]
+        return pd.Series([share for _, share in known], [name for name, _ in known], dtype=float)
+
+    def ensemble_gain(self, row: str, column: str) -> Contrast:
+        """By how much an ensemble is better than each of its members."""
+        ensembles = self.cells[row, column]
+        return contrast((member, one) for one in ensembles for member in one.members)
+
+    def details(self, row: str, column: str) -> dict[str, float]:
+        """What else is known of a cell's first run; NaN where there is nothing.
+
+        Returns:
+            In percent, the accuracy of its backbone's pretraining on base classes (`pretraining`),
+            on augmented training images in its last epoch (`training`), and on test images
+            (`test`); and how far parts move on test images, in cells of the map (`offset`).
+        """
+        known = dict.fromkeys(("pretraining", "training", "test", "offset"), math.nan)
+        for record in self.records(row, column)[:1]:
+            epochs = record.metrics[record.metrics.stage == "train"]
+            known["training"] = 100 * epochs.accuracy.iloc[-1]
+            known["test"] = 100 * record.summary["test_accuracy"]
+            known["offset"] = record.summary.get("test_offset", math.nan)
+            for base in filter(None, map(records.stored, grid.needs(self.cells[row, column][0]))):
+                known["pretraining"] = 100 * base.summary["test_accuracy"]
+        return known
 
     def __str__(self) -> str:
         return layout.as_text(self.frame)
@@ -86,6 +129,10 @@ class RegeneratedTable:
             names.append(f"{self.name}.png")
         return names
 
+    def provenance(self) -> str:
+        """Where the numbers come from, in a sentence."""
+        return tables.provenance(self.cells)
+
     def check(self) -> str:
         """Fails where a cell is at chance or a run is far from its committed record.
 
@@ -98,10 +145,9 @@ class RegeneratedTable:
             outside = ran[~ran["mean"].between(CHANCE, SATURATED)]
             assert outside.empty, f"at chance or saturated: {list(outside.regenerated)}"
             assert not far > TOLERANCE, f"a run is {far:.1f} points from its committed record"
-        own = (self.frame.regenerated != tables.QUOTED).sum()
         return (
-            f"{len(ran)} of {own} cells were run; none is further than {TOLERANCE:g} points "
-            "from its committed record."
+            f"{len(ran)} of {len(self.frame) - self.quoted} cells were run; none is further than "
+            f"{TOLERANCE:g} points from its committed record."
         )
 
     def ours(self, row: str, column: str) -> str:
@@ -115,6 +161,19 @@ class RegeneratedTable:
     def mean(self, row: str, column: str) -> float:
         """The regenerated accuracy of a cell in percent, NaN if there is none."""
         return self._cell(row, column).mean
+
+    def means(self, row: str, what: str = "mean") -> pd.Series:
+        """A row's accuracies by column, NaN where it was not run; of the paper with "reported"."""
+        wanted = self.frame[self.frame.row == row].drop_duplicates("column")
+        return wanted.set_index("column")[what]
+
+    @property
+    def test_images(self) -> float:
+        """On how many images the runs were tested; NaN for a data set of your own."""
+        plan = next(plan for plan in self.plans if isinstance(plan, Experiment))
+        if plan.data in catalogue.DRAWN:
+            return plan.classes * plan.test_per_class
+        return tables.PHOTOGRAPHS.get(plan.data, math.nan)
 
     def _cell(self, row: str, column: str):
         wanted = self.frame[(self.frame.row == row) & (self.frame.column == column)]
@@ -191,6 +250,7 @@ def show_frame(frame: pd.DataFrame, caption: str = "", digits: int = 1) -> None:
     """Displays a small frame in the style of the tables."""
     styler = frame.style.set_uuid("frame").set_table_styles(layout.SCREEN)
     styler = styler.format(precision=digits, na_rep=tables.NOT_RUN).set_caption(caption)
+    styler = styler.format_index(lambda name: f"{name:g}" if isinstance(name, float) else name)
     text = frame.to_string(float_format=f"%.{digits}f", na_rep=tables.NOT_RUN)
     show_html(styler.to_html(), text)
 

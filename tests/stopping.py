@@ -12,12 +12,13 @@ def stop(folder: Path, script: str, number: int, ready: Callable[[], bool]) -> s
     """Runs a script with a folder for its argument, sends a signal when it is ready.
 
     Returns:
-        What it printed.
+        What it printed, errors too.
     """
     path = folder / "stopped.py"
     path.write_text(script)
     command = [sys.executable, str(path), str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, **pipes, text=True)
     deadline = time.monotonic() + 120
     while not ready() and time.monotonic() < deadline:
         time.sleep(0.2)

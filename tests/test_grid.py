@@ -94,10 +94,10 @@ def test_changes_and_data_reach_every_experiment():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"backbones": ["resnet50"]}, "no backbone 'resnet50': choose of VGG16"),
+        ({"backbones": ["resnet50"]}, "no backbone 'resnet50': choose one of VGG16"),
         ({"seeds": []}, "at least one"),
-        ({"seeds": ["one"]}, "whole numbers"),
-        ({"seeds": [-1]}, "whole numbers"),
+        ({"seeds": ["one"]}, "whole number from 0"),
+        ({"seeds": [-1]}, "whole number from 0"),
         ({"changes": {"sharpness": 3}}, "no 'sharpness'"),
     ],
 )

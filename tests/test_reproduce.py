@@ -14,6 +14,7 @@ import pytest
 from stopping import stop
 
 from dpp.paper import grid, notebooks, readme_table, reproduce, tables
+from dpp.paper.regenerate import RegeneratedTable
 from dpp.runs import records
 from dpp.system import paths
 from dpp.system.errors import UserError
@@ -46,12 +47,12 @@ def alter(folder, change) -> str:
 @pytest.mark.parametrize("stem", grid.TABLES)
 def test_table_notebooks_have_the_parameters_of_a_plan(stem):
     [path] = notebooks.find([stem])
-    cells = reproduce.cells_of(stem, notebooks.values(path, "mini", {}))
-    assert set(cells) == set(grid.TABLES[stem])
+    made = reproduce.tables_of(stem, notebooks.values(path, "mini", {}))
+    assert [table.name for table in made] == list(grid.TABLES[stem])
 
 
 def test_every_planned_mini_run_is_committed():
-    wanted = [plan for table in tables.TITLES for plan in reproduce.flat(grid.cells(table))]
+    wanted = [plan for table in tables.TITLES for plan in RegeneratedTable(table).plans]
     missing = {plan.name for plan in grid.unfold(wanted)} - set(committed().run)
     assert not missing
 
@@ -67,8 +68,8 @@ def test_same_records_do_not_differ(copied):
 
 def test_difference_beyond_the_tolerance_is_said_with_its_run(copied):
     name = alter(copied, lambda accuracy: accuracy - 0.2)
-    said = reproduce.said_of_differences("mini")
-    assert "and 1 one that differs by more than" in said and name in said
+    said = reproduce.describe_differences("mini")
+    assert "1 differ by more than" in said and name in said
 
 
 def test_tolerance_and_readme_say_what_other_instructions_changed():
@@ -103,7 +104,7 @@ def test_results_that_cannot_be_written_are_refused_before_anything_runs(tmp_pat
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 2 and "set DPP_RESULTS to one that can" in done.stderr
+    assert done.returncode == 2 and "set DPP_RESULTS to a writable folder" in done.stderr
 
 
 def test_nbval_fails_when_a_record_is_changed(copied, tmp_path):
@@ -148,12 +149,12 @@ def test_executed_notebook_is_left_alone_until_something_changes(tmp_path, capsy
     results.mkdir(parents=True)
     (results / "part_share.csv").write_text("what another notebook wrote")
     assert notebooks.execute(work, tmp_path) == []
-    assert "as it was" in capsys.readouterr().out
+    assert "unchanged" in capsys.readouterr().out
     assert (tmp_path / path.name).read_bytes() == before
     assert json.loads(before)["metadata"]["dpp"]
     (results / records.RUNS).write_text("a record that it may have read")
     notebooks.execute(work, tmp_path)
-    assert "as it was" not in capsys.readouterr().out
+    assert "unchanged" not in capsys.readouterr().out
     notebooks.execute({path: work[path] | {"map_size": 9}}, tmp_path)
     assert (tmp_path / path.name).read_bytes() != before
 
@@ -194,7 +195,8 @@ def test_stop_starts_no_other_notebook(tmp_path, number):
         began = f"open({str(tmp_path / f'began-{place}')!r}, 'w')"
         write_notebook(tmp_path / f"{place}.ipynb", f"{began}; import time; time.sleep(600)")
     said = stop(tmp_path, STOPPED, number, lambda: len(list(tmp_path.glob("began-*"))) == 2)
-    assert "stopped; what was finished is kept, and the same command goes on" in said
+    stopped = "stopped; finished notebooks are kept: run the same command to resume"
+    assert said.splitlines() == ["4 notebooks", stopped]  # and nothing of the kernels' own
     assert len(list(tmp_path.glob("began-*"))) == 2
 
 
@@ -232,9 +234,9 @@ def test_notebooks_that_explain_have_their_networks_made_first(tmp_path, monkeyp
         "12_browse_prototypes": 2,
     }.items():
         [path] = notebooks.find([stem])
-        wanted = reproduce.of_notebook(stem, notebooks.values(path, "smoke", {}))
+        wanted = reproduce.plans_of(stem, notebooks.values(path, "smoke", {}))
         assert len({plan.name for plan in wanted}) >= count
         mine = notebooks.values(path, "mini", {})
         if stem != "03_train":  # mini's are committed
-            assert reproduce.of_notebook(stem, mine) == []
-            assert reproduce.of_notebook(stem, mine | {"run": "mine"}) == []
+            assert reproduce.plans_of(stem, mine) == []
+            assert reproduce.plans_of(stem, mine | {"run": "mine"}) == []

@@ -29,7 +29,7 @@ def made(tmp_path_factory):
     """Two runs, their pretraining and their ensemble, made by two processes; and a bad one."""
     root, kept = tmp_path_factory.mktemp("runs"), []
     wanted = [Ensemble(PAIR), tiny(weights=str(root / "missing.pth"))]
-    failed = run_queue.carry_out(wanted, jobs=2, root=root, keep=lambda *some: kept.extend(some))
+    failed = run_queue.run_all(wanted, jobs=2, root=root, keep=lambda *some: kept.extend(some))
     return root, kept, failed
 
 
@@ -56,18 +56,18 @@ def test_each_run_has_one_thread_so_that_numbers_do_not_depend_on_the_jobs(made)
 
 def test_second_time_starts_no_process(made, monkeypatch, capsys):
     started = "a process was started"
-    monkeypatch.setattr(run_queue.processes, "pool", lambda *_, **__: pytest.fail(started))
+    monkeypatch.setattr(run_queue.worker_pool, "pool", lambda *_, **__: pytest.fail(started))
     kept = []
-    assert not run_queue.carry_out([Ensemble(PAIR)], root=made[0], keep=lambda *r: kept.extend(r))
+    assert not run_queue.run_all([Ensemble(PAIR)], root=made[0], keep=lambda *r: kept.extend(r))
     assert len(kept) == 4
-    assert "4 runs, 4 of them finished before" in capsys.readouterr().out
+    assert "4 runs, 4 already finished" in capsys.readouterr().out
 
 
 def test_damaged_run_is_set_aside_and_made_anew_with_the_same_weights(made, capsys):
     root, before = made[0], digests(made[0])
     damaged = root / PAIR[0].name
     (damaged / "weights.safetensors").write_bytes(b"nothing of the kind")
-    assert not run_queue.carry_out([PAIR[0]], jobs=1, root=root)
+    assert not run_queue.run_all([PAIR[0]], jobs=1, root=root)
     assert re.search(r"damaged: .*weights.safetensors is not the one", capsys.readouterr().out)
     assert (root / f"{damaged.name}.damaged-1").is_dir()
     after = digests(root)
@@ -92,7 +92,7 @@ def test_damaged_manifest_is_noticed(made, text, tmp_path):
 
 def test_jobs_below_zero_are_refused():
     with pytest.raises(UserError, match="jobs: expected a number from 0, got -1"):
-        run_queue.carry_out([], jobs=-1)
+        run_queue.run_all([], jobs=-1)
 
 
 STOPPED = """
@@ -103,7 +103,7 @@ from dpp.training.experiments import make_experiment
 if __name__ == "__main__":
     long = make_experiment("smoke", backbone="slim_vgg16_bn", weights="none", epochs=2000)
     try:
-        run_queue.carry_out([long], jobs=1, root=Path(sys.argv[1]) / "runs")
+        run_queue.run_all([long], jobs=1, root=Path(sys.argv[1]) / "runs")
     except KeyboardInterrupt as stop:
         print(stop)
 """
@@ -112,6 +112,6 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stop_saves_what_is_under_way(tmp_path, number):
     said = stop(tmp_path, STOPPED, number, lambda: any(tmp_path.glob("runs/*/metrics.csv")))
-    assert "what was under way is saved, and the same command goes on" in said
+    assert "runs in progress are saved: run the same command to resume" in said
     [folder] = (tmp_path / "runs").glob("deformable-*")
     assert checkpoints.find_states(folder) and not (folder / "manifest.json").exists()

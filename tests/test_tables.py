@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from dpp.paper import tables
+from dpp.paper import layout, tables
+from dpp.paper.regenerate import RegeneratedTable
 from dpp.runs import records
 from dpp.runs.ensembles import Ensemble
 from dpp.system import paths
@@ -26,6 +27,9 @@ def results(tmp_path, monkeypatch):
     """Results of its own for each test: the paper's numbers and no run."""
     shutil.copytree(paths.RESULTS / "paper", tmp_path / "results" / "paper")
     monkeypatch.setattr(paths, "RESULTS", tmp_path / "results")
+
+
+PHOTOGRAPHS = {"data": "cub", "weights": "none"}  # tested on the paper's images
 
 
 def plan(seeds: int = 3, **changes) -> list:
@@ -78,21 +82,40 @@ def test_one_run_has_no_deviation():
     frame = tables.compare("table1", {RIGID: experiments})
     cell = cell_of(frame, RIGID)
     assert pd.isna(cell.deviation) and cell.regenerated == "50.0 (n = 1)"
-    stored = pd.read_csv(io.StringIO(tables.as_csv(frame)), keep_default_na=False)
+    stored = pd.read_csv(io.StringIO(layout.as_long_csv(frame)), keep_default_na=False)
     assert cell_of(stored, RIGID).deviation == "one run"
 
 
 def test_ensemble_is_a_run_like_any_other():
-    ensemble = Ensemble(tuple(plan(5)))
+    ensemble = Ensemble(tuple(plan(5, **PHOTOGRAPHS)))
     store([ensemble], [0.878])
     place = ("Def. ProtoPNet** [2p,10pc]", "CUB-200-2011 (f)")
     cell = cell_of(tables.compare("table3", {place: [ensemble]}), place)
     assert cell["mean"] == pytest.approx(87.8) and cell.difference == pytest.approx(0)
 
 
-def test_difference_is_positive_where_the_run_is_better(frame):
-    assert cell_of(frame, RIGID).difference == pytest.approx(83.0 - 86.4)
-    assert cell_of(frame, DEFORMED).difference == pytest.approx(88.0 - 86.4)
+@pytest.fixture
+def photo_frame():
+    """The same with runs on the paper's own photographs."""
+    rigid, deformed = plan(deformable=False, **PHOTOGRAPHS), plan(**PHOTOGRAPHS)
+    store(rigid, [0.80, 0.83, 0.86])
+    store(deformed, [0.875, 0.885])
+    return tables.compare("table1", {RIGID: rigid, DEFORMED: deformed})
+
+
+def test_difference_is_positive_where_the_run_is_better(photo_frame):
+    assert cell_of(photo_frame, RIGID).difference == pytest.approx(83.0 - 86.4)
+    assert cell_of(photo_frame, DEFORMED).difference == pytest.approx(88.0 - 86.4)
+
+
+def test_drawn_birds_have_no_difference_from_photographs(frame, photo_frame):
+    assert frame.difference.isna().all() and photo_frame.difference.notna().sum() == 2
+    for make in (layout.as_csv, layout.as_long_csv, layout.as_markdown, layout.as_latex):
+        drawn, photographed = make(frame), make(photo_frame)
+        assert "smoke - paper" not in drawn and "difference" not in drawn
+        assert "smoke - paper" in photographed or "difference" in photographed
+    assert "compare rows" in layout.caption(frame)
+    assert "compare rows" not in layout.caption(photo_frame)
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -107,12 +130,13 @@ def test_what_was_not_run_says_so_and_is_never_the_papers_number(table, given):
     assert set(frame.regenerated[~quoted]) == {"not run"} and not frame.best.any()
     assert set(frame.regenerated[quoted]) <= {"quoted"}
     assert frame["mean"].isna().all() and frame.difference.isna().all()
-    stored = pd.read_csv(io.StringIO(tables.as_csv(frame)), keep_default_na=False)
-    for column in ("mean", "deviation", "difference"):
+    stored = pd.read_csv(io.StringIO(layout.as_long_csv(frame)), keep_default_na=False)
+    for column in ("mean", "deviation"):
         assert list(stored[column]) == list(frame.regenerated)
-    for text in (tables.as_markdown(frame), tables.as_latex(frame)):
-        assert text.count("not run") == 2 * sum(~quoted)
-        assert text.count("quoted") == 2 * sum(quoted)
+    for make in (layout.as_markdown, layout.as_latex, layout.as_csv, layout.as_text):
+        text = make(frame)
+        assert text.count("not run") == sum(~quoted)
+        assert text.count("quoted") == sum(quoted)
 
 
 def test_row_that_is_printed_twice_has_the_same_runs_twice():
@@ -161,115 +185,171 @@ def test_best_are_all_that_print_alike():
     assert frame.best.sum() == 2
 
 
-def test_paper_shape_has_its_rows_and_columns_in_order(frame):
-    wide = tables.in_paper_shape(frame)
-    assert list(wide.columns) == "VGG16 VGG19 Res34 Res50 Res152 Dense121 Dense161".split()
-    assert list(wide.index.get_level_values("row"))[::5] == ["Baseline", "Def. ProtoPNet (2x2)"]
-    assert wide.loc[("", DEFORMED[0]), "Res50"] == "88.0 ± 0.7 (n = 2 of 3)"
-    halves = tables.in_paper_shape(tables.compare("table2", {}), "reported")
+def test_page_has_the_papers_rows_and_columns_in_order(frame):
+    page = layout.arrange(frame)
+    columns = "VGG16 VGG19 Res34 Res50 Res152 Dense121 Dense161".split()
+    assert list(page.columns) == [(c, source) for c in columns for source in ("paper", "smoke")]
+    assert list(page.index.get_level_values("row"))[::5] == ["Baseline", "Def. ProtoPNet (2x2)"]
+    assert page.at[(0, "", DEFORMED[0]), ("Res50", "smoke")].text == "88.0 ± 0.7 (2 of 3)"
+    halves = layout.arrange(tables.compare("table2", {}))
     assert list(halves.index.get_level_values("group")) == ["top"] * 4 + ["bottom"] * 4
+
+
+def test_table_3_has_birds_above_dogs_as_on_the_page():
+    page = layout.arrange(tables.compare("table3", {}))
+    texts = page.map(lambda entry: entry.text)
+    dogs = (texts["Stanford Dogs"] != "").any(axis=1).to_numpy()
+    assert dogs.sum() == 5 and dogs[-5:].all()
+    assert list(page.index.get_level_values("row")).count("RA-CNN") == 2
+
+
+def test_profiles_stand_side_by_side(frame, photo_frame):
+    photo_frame["profile"] = photo_frame.profile.replace("smoke", "mini")
+    page = layout.arrange(photo_frame, frame)
+    sources = ["paper", "mini", "mini - paper", "smoke"]
+    assert list(page.columns.unique("source")) == sources
+    for make in (layout.as_csv, layout.as_markdown, layout.as_latex, layout.as_text):
+        assert "smoke" in make(photo_frame, frame)
+
+
+def entries_of(frame: pd.DataFrame) -> list[list[str]]:
+    """The page, row by row, bold shown as a leading !."""
+    page, table = layout.arrange(frame), frame.table[0]
+    rows, above = [], None
+    for (block, group, row), entries in zip(page.index, page.to_numpy(), strict=True):
+        names = layout.row_names(table, group, row)
+        if len(names) > 1 and block == above:
+            names[0] = ""
+        above = block
+        rows.append(names + ["!" * (e.bold and e.text != "") + e.text for e in entries])
+    return rows
 
 
 def markdown_rows(text: str) -> list[list[str]]:
     """Cells of the table, escapes undone and bold shown as a leading !."""
-    lines = [line.strip("| ") for line in text.splitlines() if line.startswith("| ")][2:]
-    rows = [re.split(r" *(?<!\\)\| *", line) for line in lines]
-    rows = [row for row in rows if len(row) == 5]
-    bold = [[re.sub(r"^\*\*(.*?)\*\*$", r"!\1", cell) for cell in row] for row in rows]
+    lines = [line[2:-2] for line in text.splitlines() if line.startswith("| ")][2:]
+    rows = [re.split(r" (?<!\\)\| ", line) for line in lines]
+    bold = [[re.sub(r"^\*\*(.*?)\*\*$", r"!\1", cell.strip()) for cell in row] for row in rows]
     return [[re.sub(r"\\(.)", r"\1", cell) for cell in row] for row in bold]
+
+
+def latex_body(text: str) -> list[str]:
+    """The lines between the heading and the end of the table, without rules."""
+    inside = text.partition("\\hline\n")[2].partition("\n\\end{tabular}")[0]
+    return [line for line in inside.splitlines() if line != "\\hline"]
 
 
 def latex_rows(text: str) -> list[list[str]]:
     """The same of LaTeX."""
-    body = text.partition("\\endhead\n")[2].partition("\\hline")[0]
-    rows = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines()]
+    rows = [line.removesuffix(r" \\").split(" & ") for line in latex_body(text)[2:]]
     plain = {r"$\pm$": "±", "{[}": "[", "{*}": "*", r" \times ": "x", "$": ""}
     cleaned = []
     for row in rows:
         for old, new in plain.items():
-            row = [cell.replace(old, new) for cell in row]
+            row = [cell.replace(old, new).strip() for cell in row]
         cleaned.append([re.sub(r"^\\textbf\{(.*)\}$", r"!\1", cell) for cell in row])
-    return [row for row in cleaned if len(row) == 5]
+    return cleaned
 
 
 @pytest.mark.parametrize("read", [markdown_rows, latex_rows])
 def test_numbers_and_bold_come_back_from_files(frame, read, tmp_path):
-    tables.write(frame, tmp_path / "new" / "folder", "table1")
+    layout.write(tmp_path / "new" / "folder", "table1", frame)
     suffix = {markdown_rows: "md", latex_rows: "tex"}[read]
     rows = read((tmp_path / "new" / "folder" / f"table1.{suffix}").read_text())
-    assert len(rows) == 42
-    for row, cell in zip(rows, frame.itertuples(), strict=True):
-        reported = f"{cell.reported:.1f}{cell.mark}"
-        assert row[:2] == [cell.row, cell.column]
-        assert row[2] == ("!" if cell.bold else "") + reported
-        assert row[3] == ("!" if cell.best else "") + cell.regenerated
-        assert row[4] == (f"{cell.difference:+.1f}" if cell.runs else "not run")
-    by_place = {tuple(row[:2]): row[2:] for row in rows}
-    assert by_place[RIGID] == ["!86.4", "83.0 ± 3.0 (n = 3)", "-3.4"]
-    assert by_place[DEFORMED] == ["!86.4", "!88.0 ± 0.7 (n = 2 of 3)", "+1.6"]
-    assert by_place["ProtoPNet", "VGG16"] == ["70.3*", "not run", "not run"]
+    assert rows == entries_of(frame) and len(rows) == 6
+    by_name = {row[0]: row for row in rows}
+    place = 1 + 2 * 3  # of Res50: after the name, and three backbones with two sources each
+    assert by_name[RIGID[0]][place : place + 2] == ["!86.4", "83.0 ± 3.0"]
+    assert by_name[DEFORMED[0]][place : place + 2] == ["!86.4", "!88.0 ± 0.7 (2 of 3)"]
+    assert by_name["ProtoPNet"][1:3] == ["70.3*", "not run"]
 
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("read", [markdown_rows, latex_rows])
 def test_names_with_stars_and_brackets_come_back(table, read):
     frame = tables.compare(table, {})
-    text = tables.as_markdown(frame) if read is markdown_rows else tables.as_latex(frame)
-    places = list(zip(frame.row, frame.column, strict=True))
-    assert [tuple(row[:2]) for row in read(text)] == places
+    text = layout.as_markdown(frame) if read is markdown_rows else layout.as_latex(frame)
+    assert read(text) == entries_of(frame)
 
 
 def test_csv_opens_without_pandas(frame, tmp_path):
-    tables.write(frame, tmp_path, "table1")
+    layout.write(tmp_path, "table1", frame)
     content = (tmp_path / "table1.csv").read_bytes()
     assert content.isascii()  # a spreadsheet may guess any encoding
+    rows = {row["Model"]: row for row in csv.DictReader(io.StringIO(content.decode()))}
+    assert len(rows) == 6
+    rigid = rows[RIGID[0]]
+    assert (rigid["Res50: paper"], rigid["Res50: smoke"]) == ("86.4", "83.0")
+    assert (rows["ProtoPNet"]["VGG16: paper"], rigid["VGG16: smoke"]) == ("70.3", "not run")
+
+
+def test_csv_by_cell_opens_without_pandas(frame, tmp_path):
+    layout.write(tmp_path, "table1", frame)
+    content = (tmp_path / "table1_cells.csv").read_bytes()
+    assert content.isascii()
     rows = list(csv.DictReader(io.StringIO(content.decode())))
     (cell,) = (row for row in rows if (row["row"], row["column"]) == RIGID)
     assert (cell["reported"], cell["mean"], cell["deviation"]) == ("86.4", "83.0", "3.0")
-    assert (cell["difference"], cell["runs"], cell["planned"]) == ("-3.4", "3", "3")
+    assert (cell["runs"], cell["planned"]) == ("3", "3")
     assert cell["profile"] == "smoke" and rows[0]["profile"] == "not run"
 
 
 def test_files_name_the_profile(frame):
-    for text in (tables.as_markdown(frame), tables.as_latex(frame)):
-        assert "regenerated (smoke)" in text and "its numbers mean nothing" in text
-        assert "Only the paper profile" in text
-    assert "Only the paper profile" not in tables.as_markdown(tables.compare("table1", {}))
+    for text in (layout.as_markdown(frame), layout.as_latex(frame)):
+        assert "smoke" in text and "its numbers mean nothing" in text
+        assert "compare rows, not absolute numbers" in text
+    assert "compare rows" not in layout.as_markdown(tables.compare("table1", {}))
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_latex_has_its_braces_and_columns(table):
-    text = tables.as_latex(tables.compare(table, {}))
+    frame = tables.compare(table, {})
+    text = layout.as_latex(frame)
     plain = re.sub(r"\\[{}]", "", text)
     depth = [plain.count("{", 0, end) - plain.count("}", 0, end) for end in range(len(plain) + 1)]
     assert min(depth) == 0 and depth[-1] == 0
     assert text.count("$") % 2 == 0
-    body = text.partition("\\endhead\n")[2].partition("\\hline")[0].splitlines()
-    for line in body:
-        assert line.endswith(r" \\")
-        assert line.startswith(r"\multicolumn{5}{l}{") or line.count(" & ") == 4
+    over, *lines = latex_body(text)
+    columns = len(layout.HEADINGS[table]) + layout.arrange(frame).shape[1]
+    assert over.count("&") == len(layout.HEADINGS[table]) + frame.column.nunique() - 1
+    for line in lines:
+        assert line.endswith(r" \\") and line.count(" & ") == columns - 1
         assert not line.startswith(("[", "*"))  # which \\ would take for its own
 
 
 def test_latex_escapes_what_means_something_to_it(frame):
-    frame.loc[0, "row"] = r"[50%_a&b#$] {c} ~^ \d"
-    (line,) = (line for line in tables.as_latex(frame).splitlines() if "50\\%" in line)
+    frame.loc[frame.row == "Baseline", "row"] = r"[50%_a&b#$] {c} ~^ \d"
+    (line,) = (line for line in layout.as_latex(frame).splitlines() if "50\\%" in line)
     expected = r"{[}50\%\_a\&b\#\$] \{c\} \textasciitilde{}\textasciicircum{} \textbackslash{}d & "
     assert line.startswith(expected)
 
 
 def test_markdown_escapes_what_means_something_to_it(frame):
-    frame.loc[0, "row"] = r"a|b_c *d* `e` \f"
-    (line,) = (line for line in tables.as_markdown(frame).splitlines() if "VGG16 | 70.9" in line)
+    frame.loc[frame.row == "Baseline", "row"] = r"a|b_c *d* `e` \f"
+    (line,) = (line for line in layout.as_markdown(frame).splitlines() if " 70.9 |" in line)
     assert line.startswith(r"| a\|b\_c \*d\* \`e\` \\f | ")
+
+
+def test_styled_table_is_the_same_each_time_and_sets_no_colour(frame):
+    page = layout.as_styler(frame).to_html()
+    assert page == layout.as_styler(frame).to_html()
+    assert "<b>88.0 ± 0.7 (2 of 3)</b>" in page and "<b>86.4</b>" in page
+    assert page.count("not run</span>") == 40  # greyed
+    coloured = r"(?<!-)color|#[0-9a-f]{3,6}\b|background(?!: none)"
+    assert not re.search(coloured, page)  # dark mode has its own
+
+
+def test_styled_table_escapes_html(frame):
+    frame.loc[0, "mark"] = "<script>"
+    page = layout.as_styler(frame).to_html()
+    assert "<script>" not in page and "&lt;script&gt;" in page
 
 
 def compile_latex(folder, table: str) -> str:
     """What pdflatex says of a table: the fonts that it used, and lines that do not fit."""
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", f"{table}.tex"]
-    for _ in range(2):  # longtable learns the widths of its columns in the first
-        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-        assert ran.returncode == 0, ran.stdout[-2000:]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout[-2000:]
     return ran.stdout
 
 
@@ -284,14 +364,11 @@ def test_latex_compiles_and_fits_its_page(table, given, tmp_path):
         cells = dict.fromkeys(zip(printed.row, printed.column, strict=True), experiments)
     frame = tables.compare(table, cells)
     assert frame.best.all() == bool(cells)
-    tables.write(frame, tmp_path, table)
-    said = compile_latex(tmp_path, table)
-    assert "Overfull" not in said
+    layout.write(tmp_path, table, frame)
+    message = compile_latex(tmp_path, table)
+    assert "Overfull" not in message
     if cells:
-        assert "cmbsy" in said  # the bold sign in a bold number
-        frame.loc[0, "row"] = "a row's name that is far too long " * 5
-        tables.write(frame, tmp_path, table)
-        assert "Overfull" in compile_latex(tmp_path, table)  # so that it would be seen
+        assert "cmbsy" in message  # the bold sign in a bold number
 
 
 def test_mistakes_are_said():
@@ -299,7 +376,35 @@ def test_mistakes_are_said():
         tables.reported("table9")
     with pytest.raises(UserError, match=r"table1 has no cell \('Baseline', 'Res18'\).*'Res34'"):
         tables.compare("table1", {("Baseline", "Res18"): plan()})
-    with pytest.raises(UserError, match="there twice"):
+    with pytest.raises(UserError, match="listed twice"):
         tables.regenerated({RIGID: plan() + plan(1)})
     with pytest.raises(UserError, match="mini and smoke"):
         tables.regenerated({RIGID: [*plan(1), make_experiment("mini")]})
+
+
+def test_regenerated_table_says_what_its_cells_have():
+    table = RegeneratedTable("table1", "smoke", seeds=(0, 1))
+    assert table.ours(*DEFORMED) == "not run" and table.paper(*DEFORMED) == 86.4
+    store(table.cells[RIGID], [0.5, 0.6])
+    store(table.cells[DEFORMED], [0.6, 0.75])
+    table = RegeneratedTable("table1", "smoke", seeds=(0, 1))
+    assert table.ours(*DEFORMED) == "67.5 ± 10.6"
+    difference = table.contrast(RIGID[0], DEFORMED[0])
+    assert difference.pairs == 2 and difference.mean == pytest.approx(12.5)
+    assert table.gain(RIGID[0], DEFORMED[0]) == pytest.approx(0.5 / 7)
+    assert [len(table.records(*key)) for key in (RIGID, ("Baseline", "Res50"))] == [2, 0]
+
+
+def test_check_of_a_table_barks(monkeypatch):
+    table = RegeneratedTable("table2", "mini", seeds=(0,))
+    assert table.check().startswith("0 of 8 cells were run")
+    store(table.plans, [0.9] * 6)
+    assert RegeneratedTable("table2", "mini", seeds=(0,)).check().startswith("8 of 8")
+    store(table.plans[:1], [0.1])
+    with pytest.raises(AssertionError, match="at chance"):
+        RegeneratedTable("table2", "mini", seeds=(0,)).check()
+    far = pd.DataFrame({"difference": [-8.1]})
+    store(table.plans[:1], [0.9])
+    monkeypatch.setattr(records, "differences", lambda profile: far)
+    with pytest.raises(AssertionError, match="8.1 points from its committed record"):
+        RegeneratedTable("table2", "mini", seeds=(0,)).check()

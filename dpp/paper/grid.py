@@ -1,6 +1,6 @@
 """Which runs the paper's tables are made of: the experiments of each of their cells.
 
-    cells = plans.cells("table2", "mini", seeds=(0, 1, 2))
+    cells = grid.cells("table2", "mini", seeds=(0, 1, 2))
 
 Cells are named as in `results/paper/`, by row and column. A row that the paper quotes from others
 and that nothing here trains has no cell.
@@ -31,6 +31,19 @@ TABLES = {  # of each notebook that regenerates some
     "05_table2_ablations": ("table2",),
     "06_table3_state_of_the_art": ("table3",),
     "07_supplement_dogs": ("dogs_backbones", "dogs_models"),
+}
+EXAMPLES = {  # networks that notebooks explain: how they differ from `example_experiment`
+    "deformable": {},
+    "rigid": {"deformable": False},
+    "protopnet": {"model": "protopnet"},
+    "prototree": {"model": "prototree"},
+}
+EXPLAINED = {  # by notebook
+    "08_reasoning_process": tuple(EXAMPLES),
+    "09_local_analysis": ("deformable", "rigid"),
+    "10_global_analysis": ("deformable",),
+    "11_latent_space": ("deformable",),
+    "12_browse_prototypes": ("deformable", "rigid"),
 }
 MIXED = ("VGG19", "Res34", "Dense121")  # the members of an ensemble of three; our choice
 RIGID = {"deformable": False}
@@ -87,10 +100,10 @@ class _Maker:
 
     def __init__(self, profile, seeds, backbones, data, resnet50, changes):
         if not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
-            raise UserError(f"seeds are whole numbers from 0, at least one, not {list(seeds)}")
+            raise UserError(f"seeds: expected at least one whole number from 0, got {list(seeds)}")
         if unknown := [name for name in backbones if name not in BACKBONES]:
             raise UserError(
-                f"the paper has no backbone {unknown[0]!r}: choose of {', '.join(BACKBONES)}"
+                f"the paper has no backbone {unknown[0]!r}: choose one of {', '.join(BACKBONES)}"
             )
         self.profile, self.seeds, self.changes = profile, seeds, changes
         self.resnet50 = resnet50
@@ -112,7 +125,7 @@ class _Maker:
         ]
 
     def backbone(self, column: str) -> str:
-        """Slim networks for small images; a slim VGG trains from nothing with batch norm alone."""
+        """Slim networks for small images; without batch norm a slim VGG does not train."""
         if self.profile == "paper":
             return BACKBONES[column]
         return f"slim_{BACKBONES[column]}" + ("_bn" if column.startswith("VGG") else "")
@@ -213,13 +226,19 @@ PLANNERS = {
 }
 
 
+def column_of(experiment: Experiment) -> str:
+    """The paper's name of an experiment's backbone."""
+    full = experiment.backbone.removeprefix("slim_").removesuffix("_bn")
+    return next(column for column, backbone in BACKBONES.items() if backbone == full)
+
+
 def unfold(plans: Iterable[Plan]) -> list[Plan]:
     """Every run that some experiments need, once, each after those that it needs itself."""
-    found: dict[str, Plan] = {}
+    unfolded: dict[str, Plan] = {}
     for plan in plans:
         for needed in (*unfold(needs(plan)), plan):
-            found.setdefault(needed.name, needed)
-    return list(found.values())
+            unfolded.setdefault(needed.name, needed)
+    return list(unfolded.values())
 
 
 def needs(plan: Plan) -> tuple[Experiment, ...]:

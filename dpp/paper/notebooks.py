@@ -16,7 +16,9 @@ from dpp.system import worker_pool
 from dpp.system.errors import UserError
 from dpp.system.paths import NOTEBOOKS, PACKAGE, RESULTS, results
 
-QUIET = ["--IPKernelApp.log_level=40"]  # errors alone: kernels warn about their transport
+# Nothing of a kernel's log: it warns about its transport, and logs errors when it is interrupted.
+# A cell that fails is in the notebook, and a kernel that dies is papermill's error.
+QUIET = ["--IPKernelApp.log_level=50"]
 READ = ("runs.csv", "epochs.csv", "operator_benchmark.csv")  # of results, by notebooks
 WIDGETS = "application/vnd.jupyter.widget-view+json"
 
@@ -27,26 +29,26 @@ def find(names: Iterable[str] = ()) -> list[Path]:
     Args:
         names: a file name with or without its ending, its number, or a part that only one has.
     """
-    there = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+    numbered = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
     chosen = set()
     for name in names:
         stem = name.removesuffix(".ipynb")
-        matches = [path for path in there if path.stem == stem]
-        matches = matches or [path for path in there if stem and stem in path.stem]
+        matches = [path for path in numbered if path.stem == stem]
+        matches = matches or [path for path in numbered if stem and stem in path.stem]
         if len(matches) != 1:
-            some = [path.stem for path in matches or there]
-            what = "there is no" if not matches else "more than one"
-            raise UserError(f"{what} notebook {name!r}: choose one of {', '.join(some)}")
+            some = [path.stem for path in matches or numbered]
+            problem = "there is no" if not matches else "more than one"
+            raise UserError(f"{problem} notebook {name!r}: choose one of {', '.join(some)}")
         chosen.add(matches[0])
-    return sorted(chosen) if chosen else there
+    return sorted(chosen) if chosen else numbered
 
 
 def parameters(notebook: Path) -> dict:
     """The parameters of a notebook and their defaults, which are literals."""
     import papermill
 
-    found = papermill.inspect_notebook(str(notebook))
-    return {name: ast.literal_eval(entry["default"]) for name, entry in found.items()}
+    inspected = papermill.inspect_notebook(str(notebook))
+    return {name: ast.literal_eval(entry["default"]) for name, entry in inspected.items()}
 
 
 def read_settings(notebook: Path, settings: Mapping[str, str]) -> dict:
@@ -98,7 +100,7 @@ def execute(work: Mapping[Path, dict], folder: Path, jobs: int = 1) -> list[Path
     numbers = itertools.count(1)
     threads = max(1, worker_pool.count_cores() // jobs)
     print(f"{len(work)} notebook{'s' * (len(work) > 1)}", flush=True)
-    with worker_pool.pool(jobs, _begin, threads, kept="what was finished is kept") as pool:
+    with worker_pool.pool(jobs, _begin, threads, kept="finished notebooks are kept") as pool:
         while True:
             for path in itertools.islice(todo, jobs - len(running)):
                 started = pool.submit(_execute_one, path, work[path], folder / path.name)
@@ -106,13 +108,13 @@ def execute(work: Mapping[Path, dict], folder: Path, jobs: int = 1) -> list[Path
             if not running:
                 return failed
             for done in wait(running, return_when=FIRST_COMPLETED).done:
-                path, (worked, said) = running.pop(done), done.result()
-                print(f"[{next(numbers)}/{len(work)}] {path.stem}: {said}", flush=True)
+                path, (worked, message) = running.pop(done), done.result()
+                print(f"[{next(numbers)}/{len(work)}] {path.stem}: {message}", flush=True)
                 failed += [] if worked else [path]
 
 
 def _begin(threads: int) -> None:
-    """In a new process: notebooks share the cores, and one is stopped once, however often asked."""
+    """Sets up a worker process: notebooks share the cores; only the first SIGINT counts."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
     def stop(number, frame):
@@ -123,18 +125,18 @@ def _begin(threads: int) -> None:
 
 
 def _execute_one(path: Path, given: dict, executed: Path) -> tuple[bool, str]:
-    """In a process of its own; says whether it worked, and what to print."""
+    """Executes a notebook in a worker process; returns whether it worked, and a message."""
     import papermill
 
     if _stamp_of(executed) == _stamp(path, given):
-        return True, f"as it was -> {executed}"
+        return True, f"unchanged -> {executed}"
     started = time.perf_counter()
     options = {"cwd": str(NOTEBOOKS), "extra_arguments": QUIET, "progress_bar": False}
     try:
         done = papermill.execute_notebook(str(path), str(executed), given, **options)
     except papermill.PapermillExecutionError as error:
         return False, f"failed: {error.ename}: {error.evalue}; see {executed}"
-    except Exception as error:  # such as a kernel that died: the other notebooks go on
+    except Exception as error:  # such as a kernel that died: the other notebooks continue
         return False, f"failed: {type(error).__name__}: {error}"
     done.metadata["dpp"] = _stamp(path, given)  # what it read, it may have written itself
     nbformat.write(keep_pictures(done)[0], executed)
@@ -159,8 +161,8 @@ def _stamp(notebook: Path, given: dict) -> str:
     code = [notebook, *sorted(PACKAGE.rglob("*.py")), *sorted(PACKAGE.glob("*.so"))]
     profile = given.get("profile", "mini")
     folders = dict.fromkeys((results(profile), RESULTS / profile, RESULTS / "mini"))
-    there = (folder / name for folder in folders for name in READ)
-    read = [path for path in there if path.exists()]
+    candidates = (folder / name for folder in folders for name in READ)
+    read = [path for path in candidates if path.exists()]
     digest = hashlib.sha256(repr(sorted(given.items())).encode())
     for path in (*code, *read):
         digest.update(path.read_bytes())
@@ -172,5 +174,5 @@ def _stamp_of(executed: Path) -> str | None:
         return None
     try:
         return nbformat.read(executed, as_version=4).metadata.get("dpp")
-    except Exception:  # whatever the file has become, it is made anew
+    except Exception:  # not a notebook any more: it is executed again
         return None

@@ -1,4 +1,4 @@
-"""Does it help? Pairs of runs that differ in one thing, and what they say about it."""
+"""Does it help? Differences between pairs of runs that differ in one thing, with their error."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ class Contrast(NamedTuple):
     """By how much the second of two runs is better than the first, over pairs of runs."""
 
     mean: float  # percentage points
-    error: float  # standard error of the mean; no number with fewer than two pairs
+    error: float  # standard error of the mean; NaN with fewer than two pairs
     pairs: int
 
     @property
@@ -33,10 +33,10 @@ class Contrast(NamedTuple):
 
 def contrast(pairs: Iterable[tuple[Plan, Plan]]) -> Contrast:
     """Compares runs, pair by pair, by their stored accuracies; pairs that lack one are left out."""
-    found = [[records.stored(plan) for plan in pair] for pair in pairs]
+    stored = [[records.stored(plan) for plan in pair] for pair in pairs]
     gains = [
         100 * (after.summary["test_accuracy"] - before.summary["test_accuracy"])
-        for before, after in found
+        for before, after in stored
         if before and after
     ]
     mean = fmean(gains) if gains else math.nan
@@ -47,7 +47,7 @@ def contrast(pairs: Iterable[tuple[Plan, Plan]]) -> Contrast:
 def pairs(
     cells: dict, before: Sequence[str], after: Sequence[str], columns: Sequence[str]
 ) -> list[tuple[Plan, Plan]]:
-    """Runs of rows `before` and of rows `after` at the same place: column and seed."""
+    """Runs of rows `before` and of rows `after` that have the same column and seed."""
     return [
         pair
         for first, second in zip(before, after, strict=True)

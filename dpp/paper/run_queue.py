@@ -1,4 +1,4 @@
-"""Many runs side by side, with one display; what is finished is not done twice.
+"""Trains many runs side by side, with one display; finished runs are not trained again.
 
 On CPUs each run has a process and a thread of its own, so that its numbers do not depend on how
 many there are; on GPUs the processes take turns among the devices.
@@ -29,7 +29,7 @@ LOOK_EVERY = 1.0  # seconds between two looks at the runs under way
 Finished = runs.Run | EnsembleRun
 
 
-def carry_out(
+def run_all(
     plans: Iterable[Plan],
     *,
     jobs: int = 0,
@@ -45,18 +45,18 @@ def carry_out(
         keep: called with runs as soon as they are finished.
 
     Returns:
-        By the name of each run that could not be made, why.
+        By the name of each run that failed, the reason.
     """
     root = Path(root) if root else paths.runs_root()
     jobs, devices = choose_jobs(jobs)
     work = {plan.name: plan for plan in unfold(plans)}  # a name costs a digest of weights and data
     needed = {name: {one.name for one in needs(plan)} for name, plan in work.items()}
-    found = {name: run for name, plan in work.items() if (run := find_whole(plan, root))}
-    keep(*found.values())
-    done = set(found)
+    finished = {name: run for name, plan in work.items() if (run := find_verified(plan, root))}
+    keep(*finished.values())
+    done = set(finished)
     waiting = [name for name in work if name not in done]
     if work:
-        print(f"{len(work)} runs, {len(done)} of them finished before", flush=True)
+        print(f"{len(work)} runs, {len(done)} already finished", flush=True)
     if not waiting:
         return {}
     prepare_data(work[name] for name in waiting)
@@ -64,7 +64,7 @@ def carry_out(
     failed: dict[str, str] = {}
     running: dict[Future, str] = {}
     numbers = worker_pool.SPAWN.Value("i", 0)
-    saved = "what was under way is saved"
+    saved = "runs in progress are saved"
     with worker_pool.pool(jobs, begin, numbers, devices, kept=saved) as pool, display:
         while waiting or running:
             for name in [name for name in waiting if failed.keys() & needed[name]]:
@@ -78,11 +78,11 @@ def carry_out(
                 name = running.pop(future)
                 try:
                     run = future.result()
-                except BrokenExecutor:  # there are no processes for the others either
+                except BrokenExecutor:  # the pool cannot run the others either
                     raise
                 except UserError as error:
                     failed[name] = str(error)
-                except Exception as error:  # of whatever kind: the other runs go on
+                except Exception as error:  # of any kind: the other runs continue
                     failed[name] = f"{type(error).__name__}: {error}"
                 else:
                     keep(run)
@@ -101,8 +101,8 @@ def choose_jobs(jobs: int) -> tuple[int, list[str]]:
     return jobs or usual, devices
 
 
-def find_whole(plan: Plan, root: Path) -> Finished | None:
-    """The finished run of a plan; one whose files are damaged is set aside, and said so."""
+def find_verified(plan: Plan, root: Path) -> Finished | None:
+    """The finished run of a plan; one with damaged files is set aside, with a message."""
     run = ensembles.module_of(plan).find(plan, root)
     if run is None:
         return None
@@ -110,34 +110,34 @@ def find_whole(plan: Plan, root: Path) -> Finished | None:
         run.verify()
     except UserError as error:
         aside = runs.set_aside(run.folder)
-        print(f"damaged: {error}. Set aside as {aside.name}, and made anew", flush=True)
+        print(f"damaged: {error}. Moved to {aside.name}; training it again", flush=True)
         return None
     return run
 
 
 def prepare_data(plans: Iterable[Plan]) -> None:
-    """Draws what is drawn, and reads every data set once, before processes want the same."""
-    seen = set()
+    """Draws and reads every data set once, before several processes need it at the same time."""
+    prepared = set()
     for plan in plans:
         for experiment in plan.members if isinstance(plan, Ensemble) else (plan,):
             key = tuple(getattr(experiment, name) for name in (*ensembles.SAME, "train_per_class"))
-            if key not in seen:
-                seen.add(key)
+            if key not in prepared:
+                prepared.add(key)
                 runs.load_splits(experiment, runs.load_source(experiment))
 
 
 # ---- In the processes
 
-HERE = {"device": "cpu"}  # of this process
+WORKER = {"device": "cpu"}  # of this process
 
 
 def begin(numbers, devices: list[str]) -> None:
-    """In a new process: its device, and no Ctrl-C but while a run can be saved."""
+    """Sets up a worker process: chooses its device, ignores SIGINT except during training."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with numbers.get_lock():
-        HERE["device"] = devices[numbers.value % len(devices)]
+        WORKER["device"] = devices[numbers.value % len(devices)]
         numbers.value += 1
-    if HERE["device"] == "cpu":
+    if WORKER["device"] == "cpu":
         torch.set_num_threads(1)
 
 
@@ -145,12 +145,12 @@ def make(plan: Plan, root: Path) -> Finished:
     """Finds or trains one run; an interruption is a `UserError`, which other processes can read."""
     run = ensembles.module_of(plan).run
     try:
-        return run(plan, root=root, device=HERE["device"], progress=False)
+        return run(plan, root=root, device=WORKER["device"], progress=False)
     except KeyboardInterrupt as stop:
         raise UserError(str(stop)) from stop
 
 
-# ---- What is seen of it
+# ---- Progress on the terminal
 
 
 class Display:
@@ -158,7 +158,7 @@ class Display:
 
     Args:
         work: all runs, by their names.
-        done: names of those that were there before.
+        done: names of those that were finished before.
         root: where runs live.
     """
 
@@ -179,10 +179,10 @@ class Display:
         self.bar.close()
 
     def show(self, running: Iterable[str]) -> None:
-        """How far the runs under way are."""
+        """Shows how far the runs in progress are."""
         share, texts = 0.0, []
         for name in running:
-            rows, last = standing(self.root / name)
+            rows, last = read_progress(self.root / name)
             share += min(rows / self.tasks[name], 1.0) * self.costs[name]
             texts.append(f"{name.rpartition('-')[0]} {last}")
         self.bar.n = self.finished + share
@@ -191,24 +191,25 @@ class Display:
         )
 
     def end(self, name: str, failed: str) -> None:
+        """Prints the outcome of a run; `failed` is the reason if it failed."""
         self.finished += self.costs[name]
         self.ended += 1
         if failed:
-            said = f"failed: {failed}"
+            outcome = f"failed: {failed}"
         else:
             manifest = files.read_json(self.root / name / "manifest.json")
-            said = f"{manifest['results']['test_accuracy']:.1%} in {manifest['seconds']:.0f} s"
-        line = f"[{self.ended:>{len(str(self.count))}}/{self.count}] {name}: {said}"
+            outcome = f"{manifest['results']['test_accuracy']:.1%} in {manifest['seconds']:.0f} s"
+        line = f"[{self.ended:>{len(str(self.count))}}/{self.count}] {name}: {outcome}"
         self.bar.write(f"{line}; {self.left()}")
         sys.stdout.flush()  # a log is read while it grows
 
     def left(self, share: float = 0.0) -> str:
-        """How long the rest may take, if it goes on like this."""
-        made = self.finished + share - self.before
+        """Estimates the time left from the time taken so far."""
+        advanced = self.finished + share - self.before
         rest = sum(self.costs.values()) - self.finished - share
-        if made <= 0:
-            return "no guess yet"
-        seconds = (time.monotonic() - self.started) * rest / made
+        if advanced <= 0:
+            return "time left unknown"
+        seconds = (time.monotonic() - self.started) * rest / advanced
         return f"about {tqdm.format_interval(seconds)} left"
 
 
@@ -218,20 +219,20 @@ def tasks(plan: Plan) -> int:
 
 
 def cost(plan: Plan) -> float:
-    """Roughly, beside that of others: epochs and stages, times the images of each."""
+    """Relative cost of a run: epochs and stages, times the images of each."""
     if isinstance(plan, Ensemble):
         return 1.0
     drawn = plan.data in catalogue.DRAWN
     return tasks(plan) * (plan.classes * plan.train_per_class if drawn else 1.0)
 
 
-def standing(folder: Path) -> tuple[int, str]:
-    """How many tasks of a run are done, and what the last was."""
+def read_progress(folder: Path) -> tuple[int, str]:
+    """How many tasks of a run are done, and the last of them."""
     try:
         lines = (folder / "metrics.csv").read_text().splitlines()
     except OSError:
         lines = []
     if len(lines) < 2:
-        return 0, "begins"
+        return 0, "starting"
     stage, epoch, *_ = lines[-1].split(",")
     return len(lines) - 1, f"{stage} {epoch}"

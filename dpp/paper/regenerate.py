@@ -1,0 +1,269 @@
+"""One table of the paper, regenerated: its runs, its numbers, and what to show of them.
+
+table = regenerate("table1", profile="mini", seeds=[0, 1, 2])
+table.show()
+table.claims({"Parts that move": ("Def. ProtoPNet (2x2,nd)", "Def. ProtoPNet (2x2)")})
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dpp import figures
+from dpp.data import catalogue
+from dpp.paper import grid, layout, tables
+from dpp.paper.paired_differences import Contrast, contrast, pairs
+from dpp.runs import records
+from dpp.runs.records import RunRecord
+from dpp.system import paths
+from dpp.training.experiments import Experiment
+
+# By how many percentage points a run's accuracy may differ on another machine: as much as one did
+# with other instructions, see results/estimates/other_instructions.csv.
+TOLERANCE = 8.0
+CHANCE, SATURATED = 30, 99.9  # percent, in mini: beyond them a cell tells nothing
+
+Rows = str | Sequence[str]
+
+
+class RegeneratedTable:
+    """A table of the paper and the runs of its cells, read from the stored records.
+
+    Args:
+        name: one of `tables.TITLES`.
+        profile: whose networks and data the runs have.
+        options: of `grid.cells`.
+    """
+
+    def __init__(self, name: str, profile: str = "mini", **options):
+        self.name, self.profile = name, profile
+        self.changed = bool(options.get("changes"))
+        self.cells = grid.cells(name, profile, **options)
+
+    @property
+    def runs(self) -> int:
+        """How many different runs its cells have."""
+        return len({plan.name for plan in self.plans})
+
+    @property
+    def plans(self) -> list[grid.Plan]:
+        """Every experiment of its cells, some of them more than once."""
+        return [plan for planned in self.cells.values() for plan in planned]
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """A row for each cell, see `tables.compare`."""
+        return tables.compare(self.name, self.cells)
+
+    @property
+    def ran(self) -> pd.DataFrame:
+        """The rows of the frame whose runs are stored."""
+        return self.frame[self.frame.runs > 0]
+
+    @property
+    def quoted(self) -> int:
+        """How many cells the paper took from others."""
+        return int((self.frame.regenerated == tables.QUOTED).sum())
+
+    def make(self, *, retrain: bool = False) -> None:
+        """Trains what has no stored record; with `retrain`, finds or trains everything."""
+        for plan in {plan.name: plan for plan in self.plans}.values():
+            records.get(plan, retrain=retrain)
+        self.__dict__.pop("frame", None)
+
+    def records(self, row: str, column: str) -> list[RunRecord]:
+        """The stored records of a cell, in the order of the seeds."""
+        return list(filter(None, map(records.stored, self.cells[row, column])))
+
+    def members(self, row: str, column: str) -> pd.Series:
+        """Accuracies of the members of a cell's ensemble, in percent, by the paper's backbones."""
+        plans = [member for ensemble in self.cells[row, column] for member in ensemble.members]
+        stored = ((grid.column_of(plan), records.stored(plan)) for plan in plans)
+        known = [(name, 100 * record.summary["test_accuracy"]) for name, record in stored if record]
+        return pd.Series([share for _, share in known], [name for name, _ in known], dtype=float)
+
+    def ensemble_gain(self, row: str, column: str) -> Contrast:
+        """By how much an ensemble is better than each of its members."""
+        ensembles = self.cells[row, column]
+        return contrast((member, one) for one in ensembles for member in one.members)
+
+    def details(self, row: str, column: str) -> dict[str, float]:
+        """What else is known of a cell's first run; NaN where there is nothing.
+
+        Returns:
+            In percent, the accuracy of its backbone's pretraining on base classes (`pretraining`),
+            on augmented training images in its last epoch (`training`), and on test images
+            (`test`); and how far parts move on test images, in cells of the map (`offset`).
+        """
+        known = dict.fromkeys(("pretraining", "training", "test", "offset"), math.nan)
+        for record in self.records(row, column)[:1]:
+            epochs = record.metrics[record.metrics.stage == "train"]
+            known["training"] = 100 * epochs.accuracy.iloc[-1]
+            known["test"] = 100 * record.summary["test_accuracy"]
+            known["offset"] = record.summary.get("test_offset", math.nan)
+            for base in filter(None, map(records.stored, grid.needs(self.cells[row, column][0]))):
+                known["pretraining"] = 100 * base.summary["test_accuracy"]
+        return known
+
+    def __str__(self) -> str:
+        return layout.as_text(self.frame)
+
+    def show(self) -> None:
+        """Displays the paper's grid, what it reports beside what came out, in a notebook."""
+        show_html(layout.as_styler(self.frame).to_html(), str(self))
+
+    def figure(self) -> Figure:
+        """What is reported against what was run, for the cells that are not quoted from others."""
+        own = self.frame[self.frame.regenerated != tables.QUOTED]
+        return figures.reported_and_regenerated(own)
+
+    def write(self, figure: Figure | None = None) -> list[str]:
+        """Writes the table, and its figure if there is one, to `results/`; returns their names."""
+        folder = paths.results(self.profile)
+        names = layout.write(folder / "tables", self.name, self.frame)
+        if figure is not None:
+            figures.save(figure, folder / "figures" / f"{self.name}.png")
+            names.append(f"{self.name}.png")
+        return names
+
+    def provenance(self) -> str:
+        """Where the numbers come from, in a sentence."""
+        return tables.provenance(self.cells)
+
+    def check(self) -> str:
+        """Fails where a cell is at chance or a run is far from its committed record.
+
+        Returns:
+            What holds, in a sentence.
+        """
+        ran = self.ran
+        if self.profile == "mini" and not self.changed:
+            far = records.differences(self.profile).difference.abs().max()
+            outside = ran[~ran["mean"].between(CHANCE, SATURATED)]
+            assert outside.empty, f"at chance or saturated: {list(outside.regenerated)}"
+            assert not far > TOLERANCE, f"a run is {far:.1f} points from its committed record"
+        return (
+            f"{len(ran)} of {len(self.frame) - self.quoted} cells were run; none is further than "
+            f"{TOLERANCE:g} points from its committed record."
+        )
+
+    def ours(self, row: str, column: str) -> str:
+        """The regenerated accuracy of a cell as text, for prose; "not run" if there is none."""
+        return layout.short_text(self._cell(row, column))
+
+    def paper(self, row: str, column: str) -> float:
+        """The reported accuracy of a cell, in percent."""
+        return self._cell(row, column).reported
+
+    def mean(self, row: str, column: str) -> float:
+        """The regenerated accuracy of a cell in percent, NaN if there is none."""
+        return self._cell(row, column).mean
+
+    def means(self, row: str, what: str = "mean") -> pd.Series:
+        """A row's accuracies by column, NaN where it was not run; of the paper with "reported"."""
+        wanted = self.frame[self.frame.row == row].drop_duplicates("column")
+        return wanted.set_index("column")[what]
+
+    @property
+    def test_images(self) -> float:
+        """On how many images the runs were tested; NaN for a data set of your own."""
+        plan = next(plan for plan in self.plans if isinstance(plan, Experiment))
+        if plan.data in catalogue.DRAWN:
+            return plan.classes * plan.test_per_class
+        return tables.PHOTOGRAPHS.get(plan.data, math.nan)
+
+    def _cell(self, row: str, column: str):
+        wanted = self.frame[(self.frame.row == row) & (self.frame.column == column)]
+        return next(wanted.itertuples())
+
+    def contrast(self, before: Rows, after: Rows, columns: Sequence[str] = ()) -> Contrast:
+        """By how much rows `after` are better than rows `before`, over pairs of runs.
+
+        Args:
+            before: a row's name, or several, each compared with the one at its place in `after`.
+            after: likewise.
+            columns: where to compare; by default wherever both rows have runs.
+        """
+        return contrast(
+            pair
+            for first, second in zip(_listed(before), _listed(after), strict=True)
+            for column in columns or self._shared(first, second)
+            for pair in pairs(self.cells, [first], [second], [column])
+        )
+
+    def _shared(self, first: str, second: str) -> list[str]:
+        columns = dict.fromkeys(column for _, column in self.cells)
+        return [c for c in columns if (first, c) in self.cells and (second, c) in self.cells]
+
+    def gain(self, before: Rows, after: Rows) -> float:
+        """The same of the reported numbers, on average over columns."""
+        both = list(zip(_listed(before), _listed(after), strict=True))
+        return sum(tables.gain(self.frame, *rows) for rows in both) / len(both)
+
+    def claims(self, rows: Mapping[str, tuple[Rows, Rows]]) -> dict[str, Contrast]:
+        """Displays, for each claim, what pairs of runs say of it and what the paper has.
+
+        Args:
+            rows: by the words of each claim, rows `before` and `after`, see `contrast`.
+
+        Returns:
+            The contrast of each claim.
+        """
+        measured = {claim: self.contrast(*both) for claim, both in rows.items()}
+        show_markdown(
+            "\n".join(
+                f"- **{claim}**: {measured[claim]}. The paper: "
+                f"{round(self.gain(*both), 6):+.1f} on average."
+                for claim, both in rows.items()
+            )
+        )
+        return measured
+
+
+def regenerate(
+    name: str, profile: str = "mini", *, retrain: bool = False, **options
+) -> RegeneratedTable:
+    """A table with all of its runs: read from the stored records, or trained if there are none.
+
+    Args:
+        name: one of `tables.TITLES`.
+        profile: whose networks and data.
+        retrain: find or train the runs instead of reading their records.
+        options: of `grid.cells`: seeds, backbones, data, resnet50, changes.
+    """
+    table = RegeneratedTable(name, profile, **options)
+    table.make(retrain=retrain)
+    return table
+
+
+def _listed(rows: Rows) -> list[str]:
+    return [rows] if isinstance(rows, str) else list(rows)
+
+
+# ---- In a notebook
+
+
+def show_frame(frame: pd.DataFrame, caption: str = "", digits: int = 1) -> None:
+    """Displays a small frame in the style of the tables."""
+    styler = frame.style.set_uuid("frame").set_table_styles(layout.SCREEN)
+    styler = styler.format(precision=digits, na_rep=tables.NOT_RUN).set_caption(caption)
+    styler = styler.format_index(lambda name: f"{name:g}" if isinstance(name, float) else name)
+    text = frame.to_string(float_format=f"%.{digits}f", na_rep=tables.NOT_RUN)
+    show_html(styler.to_html(), text)
+
+
+def show_html(page: str, text: str) -> None:
+    """Displays HTML, or the text where there is none; the same bytes each time, unlike a Styler."""
+    from IPython.display import display
+
+    display({"text/html": page, "text/plain": text}, raw=True)
+
+
+def show_markdown(text: str) -> None:
+    """Displays Markdown."""
+    from IPython.display import Markdown, display
+
+    display(Markdown(text))

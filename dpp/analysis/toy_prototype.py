@@ -80,7 +80,7 @@ def best_match(features: Tensor, prototype: Tensor, offsets: Tensor | None = Non
     parts = rest_at(centre)
     if offsets is not None:
         parts = parts + offsets[0, :, centre[0], centre[1]].reshape(PARTS, 2)
-    return ToyMatch(features, score.item(), centre, parts.numpy())
+    return ToyMatch(features, score.item(), centre, parts.double().numpy())
 
 
 def lengths_under_parts(features: Tensor, centre: tuple[int, int], moves: Tensor) -> Tensor:

@@ -12,10 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch, Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
+from dpp.data.image_records import ImageRecord, Source
+from dpp.data.images import clip_box, open_image
+from dpp.data.transforms import Geometry
 from dpp.drawn import posebirds, studio
 from dpp.drawn.species import kinds
 from dpp.drawn.studio import Drawing
-from dpp.figures.pictures import draw_features, draw_parts, picture_grid
+from dpp.figures.marked_pictures import shorten_name
+from dpp.figures.pictures import draw_features, draw_parts, mark_box, mark_parts, picture_grid
 from dpp.figures.style import PART_COLOURS
 
 if TYPE_CHECKING:  # figures draw what they are given: nothing of analysis is loaded
@@ -167,4 +171,60 @@ def steps_of_a_match(match: ToyMatch, offsets: np.ndarray, similarity: np.ndarra
     image = grid[3].imshow(similarity, cmap="cividis")
     grid[3].set(title="(d) similarity map", xticks=[], yticks=[])
     figure.colorbar(image, ax=grid[3], shrink=0.8)
+    return figure
+
+
+def picture_records(
+    source: Source,
+    records: Sequence[ImageRecord],
+    columns: int = 5,
+    side: float = 1.5,
+    *,
+    boxes: bool = False,
+    parts: bool = False,
+) -> Figure:
+    """Images of a data set in rows, with their classes, and their boxes and visible parts.
+
+    Args:
+        source: that the records are of.
+        records: to show.
+        columns: pictures in a row.
+        side: width of a picture in inches.
+        boxes: outline the annotated boxes.
+        parts: mark and name the visible parts.
+    """
+    pictures = [np.asarray(open_image(record.path)) for record in records]
+    titles = [shorten_name(source.class_name(record)) for record in records]
+    figure, grid = picture_grid(pictures, titles, columns, side)
+    for axes, record, picture in zip(grid, records, pictures, strict=True):
+        if boxes:
+            mark_box(axes, clip_box(record.box, picture.shape[1], picture.shape[0]))
+        if parts:
+            pairs = zip(source.part_names, record.parts, strict=True)
+            seen = {name: (part.x, part.y) for name, part in pairs if part.visible}
+            mark_parts(axes, list(seen.values()), list(seen))
+    return figure
+
+
+def cell_on_views(
+    record: ImageRecord,
+    place: Sequence[float],
+    views: Mapping[str, Geometry],
+    cells: tuple[int, int],
+) -> Figure:
+    """A place of an image, and the cell of a feature map that it falls into, for several views.
+
+    Args:
+        record: of the image.
+        place: x and y, in its pixels.
+        views: by title; white outlines what the network sees, red the cell.
+        cells: rows and columns of the map.
+    """
+    picture = np.asarray(open_image(record.path))
+    figure, grid = picture_grid([picture] * len(views), list(views), len(views), 2.5)
+    for axes, view in zip(grid, views.values(), strict=True):
+        cell = view.image_to_cell([place[1], place[0]], cells).round()
+        mark_box(axes, view.region)
+        mark_box(axes, view.cell_box(cell, cells), PART_COLOURS[5])
+        mark_parts(axes, [place])
     return figure

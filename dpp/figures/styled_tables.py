@@ -29,6 +29,8 @@ class StyledTable:
         hide_index: bool = False,
     ):
         style = frame.style.format(formats, na_rep=missing)
+        if pd.api.types.is_float_dtype(frame.index):
+            style = style.format_index("{:g}")
         style = style.hide(axis="index") if hide_index else style
         if caption:
             style = style.set_caption(caption)

@@ -19,8 +19,8 @@ def effect_of_offsets(network: Network, dataset: ImageDataset, reach: float = 2.
     """What moving the parts is worth, image by image.
 
     Of each image, the most similar prototype of its own class is looked at, where it fits best:
-    with the offsets that the network predicts, with all offsets held at zero, and with each part
-    at the best whole cell within reach of its rest, found by trying them all.
+    with the offsets that the network predicts, and with all offsets held at zero; and the first of
+    them also with each part at the best whole cell within reach of its rest, found by trying all.
 
     Args:
         network: a Deformable ProtoPNet that has offsets.
@@ -100,3 +100,21 @@ def offset_spread(network: Network, dataset: ImageDataset) -> pd.DataFrame:
     }
     index = pd.RangeIndex(1, len(common) + 1, name="part")
     return pd.DataFrame({name: np.asarray(values) for name, values in spreads.items()}, index=index)
+
+
+@torch.no_grad()
+def similarity_by_distance(network: Network, dataset: ImageDataset, farthest: int) -> pd.Series:
+    """How alike the features of cells are that lie 1, 2, ... cells apart, in a row or a column.
+
+    Returns:
+        The mean cosine by distance, over all images and pairs of cells.
+    """
+    length = check_deformable(network).prototypes.length
+    loader = batches(make_loader(dataset, BATCH))
+    z = torch.cat([network.inspect(batch.images).z for batch in loader]) / length
+    means = {}
+    for step in range(1, farthest + 1):
+        along = (z[..., step:] * z[..., :-step]).sum(dim=1)
+        down = (z[..., step:, :] * z[..., :-step, :]).sum(dim=1)
+        means[step] = torch.cat([along.flatten(), down.flatten()]).double().mean().item()
+    return pd.Series(means, name="cosine").rename_axis("cells apart")

@@ -107,7 +107,7 @@ def moved_against_rest(effect: pd.DataFrame) -> Figure:
         right.plot(gains, shares, color=colour, label=label)
     right.axvline(0, color="0.6", linewidth=1)
     right.set(xlabel="similarity gained over parts at rest", ylabel="share of images")
-    right.legend(frameon=False, loc="lower right")
+    right.legend(frameon=False, loc="upper left")
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -34,8 +34,8 @@ class StyledTable:
         style = style.hide(axis="index") if hide_index else style
         if caption:
             style = style.set_caption(caption)
-            above = {"selector": "caption", "props": "caption-side: top; text-align: left"}
-            style = style.set_table_styles([above])
+            above = "caption-side: top; text-align: left; white-space: nowrap"
+            style = style.set_table_styles([{"selector": "caption", "props": above}])
         self.style = style
 
     def _repr_mimebundle_(self, **_) -> dict[str, str]:

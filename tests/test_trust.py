@@ -53,6 +53,22 @@ def test_equal_prototypes_are_one_reason_with_the_sum_of_their_points():
     assert list(sheet.points) == pytest.approx([0.9 * 3.5, 2.4])
 
 
+def test_strongest_reason_of_each_class_is_in_its_row(data):
+    network = ask(make_model("dilated"), data)
+    scores = reason(network, network.picture(data.splits.test.records[0])).classes
+    found = trust.strongest_reasons(scores, ())
+    assert list(found.index) == [one.name for one in scores]
+    assert list(found.points) == [one.matches[0].points for one in scores]
+    assert list(found["distinct reasons"]) == [len(one.matches) for one in scores]
+
+
+def test_similarities_are_those_of_the_decisions(data):
+    network = ask(make_model("dilated"), data)
+    (row,) = trust.compare_similarities({"tiny": network}, data.splits.test).itertuples(index=False)
+    found = trust.decisions(network, data.splits.test)
+    assert row.accuracy == found.correct.mean()
+
+
 def test_part_placement_counts_what_the_audit_counts(data):
     network = ask(make_model("dilated"), data)
     test = data.splits.test
@@ -95,6 +111,15 @@ def test_cosines_of_cells_that_are_all_alike_are_1(data):
     found = locality.cell_cosines(network, data.splits.test)
     assert list(found.index) == ["1 cell apart", "2 cells apart", "3 cells apart", "another image"]
     assert found.to_numpy() == pytest.approx(1)
+
+
+def test_cosine_to_another_image_is_the_mean_over_pairs(data):
+    network, test = ask(make_model("dilated"), data), data.splits.test
+    z = network.inspect(test.batch([(0, index) for index in range(len(test))]).images).z
+    z = torch.nn.functional.normalize(z, dim=1)
+    pairs = [(z[a] * z[b]).sum(dim=0).mean() for a in range(len(z)) for b in range(a)]
+    found = locality.cell_cosines(network, test)
+    assert found["another image"] == pytest.approx(float(sum(pairs)) / len(pairs), abs=1e-5)
 
 
 def test_pixel_reach_grows_with_the_square(data):

@@ -20,7 +20,7 @@ def cell_cosines(network: Network, dataset: ImageDataset, most: int = 4) -> pd.S
 
     Returns:
         The mean cosine of two cells of an image that lie 1, 2, ... cells apart in a row or a
-        column; then, as `another image`, of one cell on two images.
+        column; then, as `another image`, of one cell on two images, over all pairs of them.
     """
     maps = [network.inspect(batch.images).z.cpu() for batch in batches(make_loader(dataset, BATCH))]
     z = torch.nn.functional.normalize(torch.cat(maps), dim=1)  # (N, C + 1, H, W)
@@ -29,7 +29,11 @@ def cell_cosines(network: Network, dataset: ImageDataset, most: int = 4) -> pd.S
         across = (z[..., apart:] * z[..., :-apart]).sum(dim=1).mean()
         down = (z[..., apart:, :] * z[..., :-apart, :]).sum(dim=1).mean()
         found[f"{apart} cell{'s' * (apart > 1)} apart"] = float(across + down) / 2
-    others = (z * z.roll(len(z) // 2, dims=0)).sum(dim=1)
+    count, length = (
+        len(z),
+        z.double().mean(dim=0).square().sum(dim=0),
+    )  # of the mean vector, squared
+    others = (count * length - 1) / (count - 1)  # the mean over pairs without an image with itself
     return pd.Series(found | {"another image": float(others.mean())}, name="cosine")
 
 

@@ -4,7 +4,7 @@ A box on a bird proves little if the same box would lie on any other bird, and a
 proves little if noise has one, too. Each function here measures something beside its control.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -99,6 +99,33 @@ def distinct_reasons(one: ClassScore, duplicates: Sequence[Sequence[int]]) -> pd
         points=("points", "sum"),
     )
     return sheet.sort_values("points", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def strongest_reasons(
+    classes: Sequence[ClassScore], duplicates: Sequence[Sequence[int]]
+) -> pd.DataFrame:
+    """A row for each class: its score, how many distinct reasons it has, and the strongest."""
+    rows = {}
+    for one in classes:
+        sheet = distinct_reasons(one, duplicates)
+        rows[one.name] = {"score": one.score, "distinct reasons": len(sheet)} | dict(sheet.iloc[0])
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def compare_similarities(networks: Mapping[str, Network], dataset: ImageDataset) -> pd.DataFrame:
+    """Of networks by their names: mean similarities of the nearest prototypes, and the accuracy.
+
+    Returns:
+        A row for each network: `own class`, the mean similarity of the nearest prototype of the
+        image's class; `other classes`, of the nearest of all others; `accuracy`.
+    """
+    rows = {}
+    for name, network in networks.items():
+        angles = latent_space.measure_angles(network, dataset)
+        similarities = {"own class": angles.own, "other classes": angles.other}
+        rows[name] = {key: np.cos(one).mean() for key, one in similarities.items()}
+        rows[name]["accuracy"] = angles.correct.mean()
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 @torch.no_grad()

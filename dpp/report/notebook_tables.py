@@ -1,4 +1,4 @@
-"""Frames as tables of a notebook, with the same bytes each time they are shown."""
+"""What a notebook tells: frames as tables, and sentences with computed numbers."""
 
 from collections.abc import Mapping
 
@@ -45,3 +45,10 @@ class Table:
     def __repr__(self) -> str:
         rows, columns = self.size
         return f"A table of {rows} rows and {columns} columns"
+
+
+def say(*lines: str) -> None:
+    """Displays a sentence as Markdown, or several as a list."""
+    from IPython.display import Markdown, display
+
+    display(Markdown("\n".join(f"- {line}" for line in lines) if len(lines) > 1 else lines[0]))

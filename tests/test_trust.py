@@ -86,6 +86,15 @@ def test_part_placement_needs_marks(data):
         trust.part_placement(ask(make_model("dilated"), data), test)
 
 
+def test_mirrored_twice_is_the_picture(data):
+    network = ask(make_model("dilated"), data)
+    picture = network.picture(data.splits.test.records[0])
+    once, twice = trust.mirror(picture), trust.mirror(trust.mirror(picture))
+    assert (once.pixels[:, 0] == picture.pixels[:, -1]).all()
+    assert (twice.pixels == picture.pixels).all() and (twice.tensor == picture.tensor).all()
+    assert twice.geometry == picture.geometry
+
+
 def test_masks_are_squares_around_the_centres():
     (mask,) = trust.part_masks(np.array([[[2.0, 3.0]]]), 8, 2.0)
     assert mask.nonzero().tolist() == [[1, 2], [1, 3], [2, 2], [2, 3]]

@@ -16,6 +16,7 @@ from dpp.analysis import latent_space
 from dpp.analysis.audit import is_near
 from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset, batches, make_loader
+from dpp.data.pictures import Picture
 from dpp.explanations import ClassScore
 from dpp.networks.losses import own_class
 from dpp.runs import Run
@@ -128,6 +129,19 @@ def compare_similarities(networks: Mapping[str, Network], dataset: ImageDataset)
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
+def mirror(picture: Picture) -> Picture:
+    """A picture with left and right exchanged."""
+    region, width = picture.geometry.region, picture.size[0]
+    flipped = region._replace(left=width - region.right, right=width - region.left)
+    return replace(
+        picture,
+        name=f"{picture.name}, mirrored",
+        tensor=picture.tensor.flip(-1),
+        pixels=picture.pixels[:, ::-1],
+        geometry=replace(picture.geometry, region=flipped),
+    )
+
+
 @torch.no_grad()
 def part_placement(network: Network, dataset: ImageDataset) -> pd.DataFrame:
     """Do parts lie on the animal because they found it, or because animals are in the middle?
@@ -183,8 +197,8 @@ def hide_parts(network: Network, dataset: ImageDataset, seed: int = 0) -> pd.Dat
 
     Returns:
         A row for each thing that is hidden: `pixels`, the share of them that is; `similarity` of
-        that prototype; `lost`, of it, and `error`, the standard error of that over the images;
-        `accuracy`.
+        that prototype; `lost`, of it; `parts cost more`, by how much more it loses with the boxes
+        of its parts hidden, and `error`, the standard error of that over the images; `accuracy`.
     """
     everything = dataset.batch([(0, index) for index in range(len(dataset))])
     images, labels = everything.images, everything.labels
@@ -205,19 +219,23 @@ def hide_parts(network: Network, dataset: ImageDataset, seed: int = 0) -> pd.Dat
         "the boxes of its parts": masks,
         "all but the boxes of its parts": ~masks,
     }
-    found = {}
+    rows_of, lost = {}, {}
     for name, hidden in kinds.items():
         seen = network.inspect(images.masked_fill(hidden[:, None], 0))
         now = seen.scores.cpu()[rows, chosen]
-        lost = similarity[rows, chosen] - now
-        found[name] = {
+        lost[name] = similarity[rows, chosen] - now
+        rows_of[name] = {
             "pixels": hidden.float().mean(),
             "similarity": now.mean(),
-            "lost": lost.mean(),
-            "error": lost.std() / len(lost) ** 0.5,
+            "lost": lost[name].mean(),
             "accuracy": (seen.logits.argmax(dim=1).cpu() == labels).float().mean(),
         }
-    return pd.DataFrame(found).T.astype(float)
+    found = pd.DataFrame(rows_of).T.astype(float)
+    more = {name: (lost["the boxes of its parts"] - one).numpy() for name, one in lost.items()}
+    found.insert(3, "parts cost more", pd.Series({name: one.mean() for name, one in more.items()}))
+    errors = {name: one.std(ddof=1) / len(one) ** 0.5 for name, one in more.items()}
+    found.insert(4, "error", pd.Series(errors))
+    return found
 
 
 def part_masks(centres: np.ndarray, size: int, side: float) -> Tensor:

@@ -5,6 +5,7 @@ from io import BytesIO
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib import pyplot
 from PIL import Image
 
 from dpp import figures
@@ -15,7 +16,7 @@ matplotlib.use("Agg")
 @pytest.fixture(autouse=True)
 def close_figures():
     yield
-    figures.pyplot.close("all")
+    pyplot.close("all")
 
 
 def test_picture_grid_has_axes_in_pixels_from_the_corner():

@@ -56,7 +56,7 @@ def test_each_run_has_one_thread_so_that_numbers_do_not_depend_on_the_jobs(made)
 
 def test_second_time_starts_no_process(made, monkeypatch, capsys):
     started = "a process was started"
-    monkeypatch.setattr(run_queue.processes, "pool", lambda *_, **__: pytest.fail(started))
+    monkeypatch.setattr(run_queue.worker_pool, "pool", lambda *_, **__: pytest.fail(started))
     kept = []
     assert not run_queue.carry_out([Ensemble(PAIR)], root=made[0], keep=lambda *r: kept.extend(r))
     assert len(kept) == 4
@@ -112,6 +112,6 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stop_saves_what_is_under_way(tmp_path, number):
     said = stop(tmp_path, STOPPED, number, lambda: any(tmp_path.glob("runs/*/metrics.csv")))
-    assert "what was under way is saved, and the same command goes on" in said
+    assert "what was under way is saved: run the same command to resume" in said
     [folder] = (tmp_path / "runs").glob("deformable-*")
     assert checkpoints.find_states(folder) and not (folder / "manifest.json").exists()

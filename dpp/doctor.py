@@ -36,16 +36,15 @@ def check_machine() -> Check:
 
 
 def check_python() -> Check:
-    found = f"{platform.python_version()} at {sys.executable}"
+    version = f"{platform.python_version()} at {sys.executable}"
     tested = sys.version_info[:2] == (3, 11)
-    return Check("python", OK, found, "" if tested else "tested with Python 3.11")
+    return Check("python", OK, version, "" if tested else "tested with Python 3.11")
 
 
 def check_package(name: str) -> Check:
     """Imports a package for real: an installed one may still be broken."""
     import_module(name)
-    found = metadata.version(name)
-    return Check(name, OK, found)
+    return Check(name, OK, metadata.version(name))
 
 
 def check_gpu() -> Check:
@@ -90,12 +89,12 @@ def check_operator() -> Check:
     expected, _ = reference.max_similarity(features, offsets, prototypes)
     torch.testing.assert_close(scores, expected)
     served = ops.backend()
-    found = {"cpu": "C++ on the CPU"}.get(served, "plain PyTorch")
+    backends = {"cpu": "C++ on the CPU"}.get(served, "plain PyTorch")
     if ops.backend("cuda") == "cuda":
-        found += " and CUDA"
+        backends += " and CUDA"
     if served == "reference":
-        return Check("operator", OPTIONAL, f"{found}, {ops.why()}", "works, but slower")
-    return Check("operator", OK, f"{found}, {ops.why()}")
+        return Check("operator", OPTIONAL, f"{backends}, {ops.why()}", "works, but slower")
+    return Check("operator", OK, f"{backends}, {ops.why()}")
 
 
 def check_data(key: str) -> Check:

@@ -542,7 +542,7 @@ def test_writing_in_a_folder_without_permission_is_refused(tmp_path):
                 os.seteuid(65534)
             except OSError:
                 return "root may write anywhere, and there is no other user to become"
-        with pytest.raises(UserError, match="v.json .*Permission denied; what was .* intact"):
+        with pytest.raises(UserError, match="v.json .*Permission denied; the previous .* intact"):
             files.write_json(Path("v.json"), {"new": 1})
         with pytest.raises(UserError, match="closed/v.json .*Permission denied"):
             files.write_json(Path("closed/v.json"), {"new": 1})

@@ -36,6 +36,7 @@ def schedule(experiment: Experiment) -> Schedule:
     warm = prototypes | {"backbone": experiment.backbone_rate}
     joint = warm | {"offsets": experiment.offset_rate * (0.2 if slower else 1)}
     warm_epochs = experiment.warm_epochs + experiment.second_warm_epochs
+    deviation = None if experiment.offset_start == "he" else experiment.offset_deviation
     return Schedule(
         phases=(
             Phase("warm", experiment.warm_epochs, prototypes, early),
@@ -45,7 +46,7 @@ def schedule(experiment: Experiment) -> Schedule:
                 experiment.epochs - warm_epochs,
                 joint,
                 weights,
-                resets={"offsets": experiment.offset_deviation},
+                resets={"offsets": deviation},
                 decay=0.2 if slower else experiment.decay,
                 decay_every=experiment.decay_every,
             ),

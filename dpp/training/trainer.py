@@ -32,7 +32,8 @@ class Phase:
         rates: learning rate of each child that is trained; all others are frozen, their
             batch-norm statistics too.
         weights: of the terms of the loss (equation 14).
-        resets: children whose weights are drawn when the phase begins, and their deviation.
+        resets: children whose weights are drawn when the phase begins, and what their
+            `reset_parameters` takes: a deviation, or None for He's initialisation.
         decay: what the rates are multiplied by...
         decay_every: ...after so many epochs of the phase.
     """
@@ -41,7 +42,7 @@ class Phase:
     epochs: int
     rates: Mapping[str, float]
     weights: Mapping[str, float] = field(default_factory=dict)
-    resets: Mapping[str, float] = field(default_factory=dict)
+    resets: Mapping[str, float | None] = field(default_factory=dict)
     decay: float = 1.0
     decay_every: int = 5
 

@@ -293,13 +293,14 @@ def make_optimiser(
     present = dict(model.named_children())
     groups = [
         {
-            "params": list(present[name].parameters()),
+            # a backbone keeps those of its frozen trunk
+            "params": list(getattr(child, "trained_parameters", child.parameters)()),
             "lr": rate,
             "weight_decay": weight_decay.get(name, 0.0),
             "child": name,
         }
         for name, rate in phase.rates.items()
-        if name in present
+        if (child := present.get(name)) is not None
     ]
     return torch.optim.Adam(groups, fused=True)
 

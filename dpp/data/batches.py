@@ -74,34 +74,34 @@ class ImageDataset(Dataset):
     def batch(self, keys: Sequence[tuple[int, int]]) -> Batch:
         """The images at (epoch, index) keys."""
         indices = [index for _, index in keys]
-        records = [self.records[index] for index in indices]
-        pixels, image_sizes = self.store.get(records)
-        with one_thread():
-            images = self._transformed(torch.from_numpy(pixels), keys, records, image_sizes)
+        images = self.show([(self.view(*key), key[1]) for key in keys])
         return Batch(images, self.labels[indices], torch.tensor(indices))
 
-    def _transformed(self, images, keys, records, image_sizes) -> torch.Tensor:
+    def show(self, views: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """The images (N, 3, size, size) at (view, index): an image as it is has no views."""
+        records = [self.records[index] for _, index in views]
+        pixels, image_sizes = self.store.get(records)
+        with one_thread():
+            return self._transformed(torch.from_numpy(pixels), views, records, image_sizes)
+
+    def _transformed(self, images, views, records, image_sizes) -> torch.Tensor:
         if self.augmented:
             aspects = [
                 self._geometry(*pair).aspect for pair in zip(records, image_sizes, strict=True)
             ]
-            drawn = [self._augmentation(epoch, index) for epoch, index in keys]
+            drawn = [self._augmentation(*view) for view in views]
             images = augment(images, sampling_matrices(drawn, aspects))
         return normalise(images, in_place=True)
 
-    def _augmentation(self, epoch: int, index: int) -> Augmentation:
-        if not self.views:
-            return draw_augmentation(self.seed, epoch, index)
-        return draw_augmentation(self.seed, self.view(epoch, index), self._number(index))
-
     def view(self, epoch: int, index: int) -> int:
-        """Which of its views an image shows in an epoch: 0 for the image as it is."""
-        if not self.augmented:
-            return 0
-        return choose_view(self.seed, epoch, self._number(index), self.views)
+        """Which view of an image an epoch shows; without a number of views, the epoch's own."""
+        if not (self.augmented and self.views):
+            return epoch
+        return choose_view(self.seed, epoch, image_number(self.records[index].id), self.views)
 
-    def _number(self, index: int) -> int:
-        return image_number(self.records[index].id)
+    def _augmentation(self, view: int, index: int) -> Augmentation:
+        number = image_number(self.records[index].id) if self.views else index
+        return draw_augmentation(self.seed, view, number)
 
     def geometry(self, index: int) -> Geometry:
         """How the un-augmented tensor of an image lies in its file."""

@@ -43,6 +43,7 @@ from dpp.training import checkpoints
 from dpp.training.experiments import Experiment, base_experiment
 from dpp.training.resumable import supervise
 from dpp.training.trainer import Trainer
+from dpp.training.trunk_cache import cache_splits
 
 
 def get(experiment: Experiment, **options) -> Run:
@@ -88,7 +89,7 @@ def run(
         given = {"root": root, "device": device, "workers": workers, "progress": progress}
         pretrained = run(base_experiment(experiment), **given)
     folder = root / experiment.name
-    trainer, source = make_trainer(experiment, pretrained, device, workers)
+    trainer, source = make_trainer(experiment, pretrained, device, workers, progress)
     with locked(folder):
         if found := find(experiment, root):  # by a process that held the lock
             return found
@@ -102,9 +103,17 @@ def run(
 
 
 def make_trainer(
-    experiment: Experiment, pretrained: Run | None = None, device: str = "cpu", workers: int = 0
+    experiment: Experiment,
+    pretrained: Run | None = None,
+    device: str = "cpu",
+    workers: int = 0,
+    progress: bool = False,
 ) -> tuple[Trainer, Source]:
-    """What trains an experiment from its beginning, and the data that it trains on."""
+    """What trains an experiment from its beginning, and the data that it trains on.
+
+    All images are decoded here, and with `views` the trunk's features of them computed, unless
+    they are kept already.
+    """
     method = METHODS[experiment.model]
     source = load_source(experiment)
     if len(source.class_names) < 2:
@@ -114,10 +123,13 @@ def make_trainer(
     model = method.build(experiment, backbone, len(source.class_names)).to(device)
     if experiment.compile:
         backbone.compile()
+    splits = load_splits(experiment, source)
+    if experiment.views:
+        splits = cache_splits(splits, backbone, progress=progress)
     trainer = Trainer(
         model,
         method.schedule(experiment),
-        load_splits(experiment, source),
+        splits,
         method.objective(experiment),
         method.stages(experiment),
         batch_size=experiment.batch_size,
@@ -130,8 +142,12 @@ def make_trainer(
 
 def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
     weights = "none" if pretrained else experiment.weights
-    stacked = experiment.stacked_branch
-    backbone = make_backbone(experiment.backbone, weights, stacked_branch=stacked)
+    backbone = make_backbone(
+        experiment.backbone,
+        weights,
+        stacked_branch=experiment.stacked_branch,
+        frozen_trunk=experiment.frozen_trunk,
+    )
     if pretrained:
         backbone.load_state_dict(pretrained.load_model().backbone.state_dict())
     return backbone

@@ -6,12 +6,14 @@ import pandas as pd
 import pytest
 import torch
 
+from dpp.methods.table import METHODS
 from dpp.networks.prototypes import OffsetBranch
 from dpp.paper import grid
 from dpp.paper.tables import TITLES
 from dpp.system.errors import UserError
 from dpp.system.paths import RESULTS
-from dpp.training.experiments import Experiment, make_experiment
+from dpp.training import precision
+from dpp.training.experiments import MODELS, Experiment, make_experiment
 
 LATER = {"frozen_trunk": "layer3", "offset_start": "he"}
 
@@ -50,7 +52,7 @@ def test_field_that_came_later_counts_once_it_is_set(field):
 
 
 def test_views_without_a_frozen_trunk_are_refused():
-    with pytest.raises(UserError, match="name its last layer as frozen_trunk"):
+    with pytest.raises(UserError, match="views are of a frozen trunk: name its last layer"):
         make_experiment("mini", views=2)
 
 
@@ -64,3 +66,44 @@ def test_offset_branch_from_he_moves_nothing_at_first_and_has_a_gradient():
     offsets.sum().backward()
     assert branch[2].weight.grad.abs().max() > 0.1
     assert abs(branch[0].weight.std() / (2 / (5 * 9)) ** 0.5 - 1) < 0.05
+
+
+# The profile
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("backbone", "trunk"),
+    [
+        ("resnet34", "layer3"),
+        ("resnet50_v1", "layer3"),
+        ("vgg19", "features.27"),
+        ("vgg16_bn", "features.33"),
+        ("densenet161", "features.transition3"),
+    ],
+)
+@pytest.mark.parametrize("data", ["cub", "dogs"])
+def test_photo_freezes_all_blocks_but_the_last(model, backbone, trunk, data):
+    experiment = make_experiment("photo", model=model, backbone=backbone, data=data)
+    assert (experiment.frozen_trunk, experiment.views) == (trunk, 4)
+    assert experiment.weights == "imagenet" and experiment.image_size == 224
+    assert experiment.warm_epochs == 2 and experiment.epochs <= 24
+    assert METHODS[model].schedule(experiment).tasks()
+
+
+def test_photo_trains_a_backbone_whole_of_which_no_trunk_is_known():
+    experiment = make_experiment("photo", backbone="mobilenet_v2")
+    assert (experiment.frozen_trunk, experiment.views) == ("", 0)
+
+
+@pytest.mark.parametrize("table", TITLES)
+def test_photo_has_the_papers_cells(table):
+    plans = [plan for cell in grid.cells(table, "photo").values() for plan in cell]
+    assert plans and {plan.profile for plan in plans} == {"photo"}
+
+
+def test_bfloat16_pays_where_the_processor_has_it(monkeypatch):
+    monkeypatch.setattr(precision, "INSTRUCTIONS", {"AMX": lambda: True})
+    assert precision.bfloat16_pays() == (True, "the processor has AMX")
+    monkeypatch.setattr(precision, "INSTRUCTIONS", {"AMX": lambda: False})
+    assert precision.bfloat16_pays()[0] is False

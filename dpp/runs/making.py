@@ -13,6 +13,7 @@ A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
 import fcntl
 import platform
 import subprocess
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from dpp.data.batches import Splits
 from dpp.data.image_records import Source
 from dpp.methods.table import METHODS
 from dpp.networks.backbones import Backbone, make_backbone
+from dpp.networks.pretrained import find_file, find_local, sha256
 from dpp.runs.finished import (
     Run,
     choose_device,
@@ -41,6 +43,7 @@ from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training import checkpoints
 from dpp.training.experiments import Experiment, base_experiment
+from dpp.training.precision import bfloat16_pays
 from dpp.training.resumable import supervise
 from dpp.training.trainer import Trainer
 from dpp.training.trunk_cache import cache_splits
@@ -82,6 +85,7 @@ def run(
     """
     root = Path(root) if root else paths.runs_root()
     if found := find(experiment, root):
+        refuse_other_weights(found)
         return found
     device = choose_device(device)
     pretrained = None
@@ -95,9 +99,10 @@ def run(
             return found
         files.write_json(folder / "experiment.json", asdict(experiment))
         title = f"{experiment.model} {experiment.backbone}" if progress else None
-        history = supervise(
-            trainer, folder, experiment.identity, title=title, tensorboard=tensorboard
-        )
+        identity = experiment.identity
+        if local := experiment.weights == "imagenet" and find_local(experiment.backbone):
+            identity += f" of {local.name} {sha256(local)[:12]}"
+        history = supervise(trainer, folder, identity, title=title, tensorboard=tensorboard)
         finish(experiment, trainer, folder, history, source, pretrained)
     return Run(experiment, folder)
 
@@ -123,6 +128,9 @@ def make_trainer(
     model = method.build(experiment, backbone, len(source.class_names)).to(device)
     if experiment.compile:
         backbone.compile()
+    pays, why = bfloat16_pays(device)
+    if experiment.precision == "bfloat16" and not pays:
+        warnings.warn(f"precision bfloat16 will be slow: {why}", stacklevel=2)
     splits = load_splits(experiment, source)
     if experiment.views:
         splits = cache_splits(splits, backbone, progress=progress)
@@ -153,6 +161,30 @@ def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
     return backbone
 
 
+def describe_weights(experiment: Experiment) -> dict:
+    """The file that a backbone began from and its hash, for the manifest; empty without one."""
+    path = find_file(experiment.backbone, experiment.weights)
+    return {"pretrained_file": path.name, "pretrained_sha256": sha256(path)} if path else {}
+
+
+def refuse_other_weights(run: Run) -> None:
+    """Raises a `UserError` if a run began from other ImageNet weights than it would begin from now.
+
+    Runs are named by their fields, so that "imagenet" is found on a machine that has no weights;
+    which file they were is in the manifest.
+    """
+    known = run.manifest.get("pretrained_sha256")
+    if not known or run.experiment.weights != "imagenet":
+        return
+    path = find_file(run.experiment.backbone, "imagenet")
+    if path and sha256(path) != known:
+        raise UserError(
+            f"{run.folder} was trained from {run.manifest['pretrained_file']} (SHA-256 "
+            f"{known[:12]}...) and not from {path}: give that file as weights for a run of its "
+            "own, or set DPP_WEIGHTS to where the other one is"
+        )
+
+
 def finish(
     experiment: Experiment,
     trainer: Trainer,
@@ -178,6 +210,7 @@ def finish(
             "classes": len(source.class_names),
             "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
             "pretrained": pretrained.experiment.name if pretrained else experiment.weights,
+            **describe_weights(experiment),
             "weights_sha256": digest,
             "experiment_sha256": files.digest(folder / "experiment.json"),
             **surroundings(trainer.device),

@@ -16,6 +16,7 @@ from dpp.data import catalogue
 from dpp.networks import released
 from dpp.system.errors import UserError
 from dpp.system.profiles import check_profile
+from dpp.training import photo
 
 RECIPE = 1  # raised when the same fields no longer mean the same run
 MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
@@ -26,12 +27,7 @@ AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size"
 
 
 def _field(default, help: str, later: bool = False):
-    """A field with its help.
-
-    Args:
-        later: it came after runs were named and recorded. While it has its default it counts
-            neither in their names nor as a column of their records, which stay as they were.
-    """
+    """With its help; one that came `later` is in no name or record while it has its default."""
     return field(default=default, metadata={"help": help, "later": later})
 
 
@@ -83,7 +79,7 @@ class Experiment:
     compile: bool = _field(False, "torch.compile the backbone")
     seed: int = _field(0, "of weights, splits, order and augmentation")
     frozen_trunk: str = _field(
-        "", "last layer of the backbone that is never trained, layer3; empty trains all", later=True
+        "", "the backbone's last layer that is never trained (layer3); empty trains all", later=True
     )
     views: int = _field(
         0, "augmented views of a training image whose trunk features are kept; 0: no cache", True
@@ -103,10 +99,7 @@ class Experiment:
         _check_choice("precision", self.precision, PRECISIONS)
         _check_choice("offset_start", self.offset_start, OFFSET_STARTS)
         if self.views and not self.frozen_trunk:
-            raise UserError(
-                f"views: {self.views} views are kept as features of a frozen trunk: name its last "
-                "layer as frozen_trunk, or set views to 0"
-            )
+            raise UserError("views are of a frozen trunk: name its last layer as frozen_trunk")
         if self.margin >= math.pi:
             raise UserError(f"margin: expected an angle below pi, got {self.margin:g}")
         if self.warm_epochs + self.second_warm_epochs > self.epochs:
@@ -184,6 +177,7 @@ DRAWN = {
 }
 PRESETS = {
     "paper": {},
+    "photo": photo.PRESET,
     "mini": DRAWN
     | {
         "epochs": 10,
@@ -234,8 +228,8 @@ def make_experiment(profile: str = "mini", **changes) -> Experiment:
 
 
 def example_experiment(profile: str = "mini", **changes) -> Experiment:
-    """The network that is shown where none is chosen: of ten 2x2 prototypes, on a ResNet-50."""
-    backbone = "resnet50" if profile == "paper" else "slim_resnet50"
+    """The network that is shown where none is chosen: of ten 2x2 prototypes, on a ResNet."""
+    backbone = {"paper": "resnet50", "photo": "resnet34"}.get(profile, "slim_resnet50")
     own = changes.get("model", "deformable") == "deformable"
     shape = {"kernel_size": 2, "per_class": 10} if own else {}
     return make_experiment(profile, **({"backbone": backbone} | shape | changes))
@@ -296,7 +290,10 @@ def _implied(given: dict) -> dict:
         implied["warm_epochs"] = 7
     if data == "dogs" and backbone == "resnet152":
         implied["backbone_rate"] = 1e-5
-    of_profile = {"paper": {}, "mini": MINI_OF_MODEL, "smoke": SMOKE_OF_MODEL}[given["profile"]]
+    if given["profile"] == "photo":
+        implied |= photo.implied_trunk(given)
+    of_profile = {"mini": MINI_OF_MODEL, "smoke": SMOKE_OF_MODEL, "photo": photo.OF_MODEL}
+    of_profile = of_profile.get(given["profile"], {})
     return implied | OF_MODEL.get(model, {}) | of_profile.get(model, {})
 
 

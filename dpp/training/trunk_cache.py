@@ -6,9 +6,10 @@ views of the training images. A store is named by a digest of all that it depend
 and its frozen layers with their weights, the images' pixels, and for views the augmentation, its
 seed, and which images. Runs that agree in these share it, whatever their method, loss or head.
 
-Features are kept in half precision. On photographs, with ImageNet weights, the rounding moves the
-last block's features by 0.02 % (bfloat16: 0.2 %; 8 bits with a scale for each image and channel:
-1 %), and no accuracy that we measured; it halves what float32 takes.
+Features are kept in half precision. Measured on photographs of CUB with ImageNet weights, the
+rounding changes the last block's features by a relative 1e-4 (ResNet-34 up to layer3; VGG-16 up to
+its fourth pooling the same), bfloat16 by 1e-3 in the same room, and 8 bits with a scale for each
+image and channel by 1.5e-3 in half of it.
 """
 
 import hashlib

@@ -97,7 +97,8 @@ def test_trunk_is_frozen_in_every_phase_and_no_optimiser_has_its_parameters():
         frozen = [backbone.conv1, backbone.bn1, backbone.layer1, backbone.layer2]
         assert not held & {id(p) for layer in frozen for p in layer.parameters()}
         assert not any(p.requires_grad for layer in frozen for p in layer.parameters())
-        assert not any(part.training for layer in frozen for part in layer.modules())
+        parts = [part for layer in frozen for part in layer.modules()]
+        assert not any(part.training for part in parts if not isinstance(part, nn.Sequential))
         assert backbone.layer3.training == ("backbone" in phase.rates)
         loss = functional.cross_entropy(network(pictures()), torch.tensor([0, 1]))
         loss.backward()
@@ -114,6 +115,14 @@ def test_trunk_stays_in_full_precision_under_autocast():
         features = backbone.trunk(pictures())
         assert features.dtype == torch.float32
         assert backbone(pictures()).dtype == torch.bfloat16
+
+
+def test_head_compiles_whole():
+    backbone = make_backbone("slim_resnet34", frozen_trunk="layer3").eval()
+    compiled = torch.compile(backbone, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        features = TrunkFeatures(backbone.trunk(pictures()), 64)
+        torch.testing.assert_close(compiled(features), backbone(features))
 
 
 def test_half_precision_features_become_float32_on_their_device():

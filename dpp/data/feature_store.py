@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -80,7 +80,8 @@ class FeatureStore:
             return "it is not there"
         if wrong := self._problem():
             return wrong
-        os.utime(self.folder / "about.json")  # when it was used, for `dpp cache`
+        with suppress(OSError):  # it may be another person's
+            os.utime(self.folder / "about.json")  # when it was used, for `dpp cache`
         self._map()
         return ""
 

@@ -286,6 +286,6 @@ def _caption(frame: pd.DataFrame) -> str:
     """How to read a table, and what the profiles in it are."""
     profiles = [profile for profile in frame.profile.unique() if profile]
     said = [f"Profile {profile}: {PROFILES[profile]}." for profile in profiles]
-    if set(profiles) - {"paper"}:
+    if set(profiles) - {"paper", "photo"}:
         said.append("Only the paper profile has the data and backbones of the reported numbers.")
     return " ".join(filter(None, [READING, ABBREVIATIONS.get(frame.table[0]), *said]))

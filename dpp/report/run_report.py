@@ -132,9 +132,11 @@ def describe(run: Run) -> list[str]:
     facts += [(name, manifest[name]) for name in ("commit", "torch", "operator")]
     note = ""
     if experiment.profile != "paper":
+        photo = "The paper's data and backbones, but a frozen trunk and a shorter schedule"
+        why = photo if experiment.profile == "photo" else "Small data and networks"
         note = (
             f'<p><span class="label">{escape(experiment.profile)} profile</span> '
-            "Small data and networks: its numbers are not the paper's.</p>"
+            f"{why}: its numbers are not the paper's.</p>"
         )
     every = html_page.table((name, value, helps[name]) for name, value in rows.items())
     fold = f"<details><summary>All fields of the experiment</summary>{every}</details>"

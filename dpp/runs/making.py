@@ -163,6 +163,8 @@ def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
 
 def describe_weights(experiment: Experiment) -> dict:
     """The file that a backbone began from and its hash, for the manifest; empty without one."""
+    if experiment.weights in ("none", "base"):
+        return {}
     path = find_file(experiment.backbone, experiment.weights)
     return {"pretrained_file": path.name, "pretrained_sha256": sha256(path)} if path else {}
 

@@ -4,7 +4,9 @@ Two stores (`dpp.data.feature_store`) under `cache/trunk` in the data root: `pla
 as they are, for validation, test, projection and the last layer; and `views`, of the augmented
 views of the training images. A store is named by a digest of all that it depends on: the backbone
 and its frozen layers with their weights, the images' pixels, and for views the augmentation, its
-seed, and which images. Runs that agree in these share it, whatever their method, loss or head.
+seed, and which images. An epoch shows one view of each image, and as many epochs as there are views
+show each of them once (`dpp.data.transforms.choose_view`). Runs that agree in all of this share a
+store, whatever their method, loss or head.
 
 Features are kept in half precision. Measured on photographs of CUB with ImageNet weights, the
 rounding changes the last block's features by a relative 1e-4 (ResNet-34 up to layer3; VGG-16 up to
@@ -17,6 +19,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +33,7 @@ from dpp.data.feature_store import CHUNK, FeatureStore
 from dpp.networks.backbones import Backbone
 from dpp.networks.trunks import TrunkFeatures
 from dpp.system import files
+from dpp.system.errors import UserError
 from dpp.system.paths import data_root
 
 TRIAL = 8  # images that are timed to say how long all will take
@@ -188,12 +192,15 @@ def pixels_digest(store: PixelStore) -> str:
     kept = store.path / "content.sha256" if store.path else None
     if kept and kept.is_file():
         return files.read_file(kept).decode()
+    if store.pixels is None:
+        raise UserError('trunk features need kept pixels: pass keep="disk" or keep="memory"')
     found = hashlib.sha256(digest_of(store.rows).encode())
     found.update(store.image_sizes.tobytes())
     for first in range(0, len(store.pixels), CHUNK):
         found.update(np.ascontiguousarray(store.pixels[first : first + CHUNK]))
-    if kept:
-        files.write_file(kept, found.hexdigest().encode())
+    with suppress(UserError):  # then it is computed each time
+        if kept:
+            files.write_file(kept, found.hexdigest().encode())
     return found.hexdigest()
 
 

@@ -40,6 +40,21 @@ def run_data(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_cache(arguments: argparse.Namespace) -> int:
+    from dpp.data import caches
+
+    if arguments.remove:
+        for cache in caches.remove(arguments.remove):
+            print(f"removed {cache.name}, {cache.bytes / 1e9:.3f} GB")
+    elif arguments.verify:
+        lines = caches.verify()
+        print(*lines, sep="\n")
+        return int(any("damaged" in line for line in lines))
+    else:
+        print(caches.as_text(caches.find_caches()))
+    return 0
+
+
 def run_train(arguments: argparse.Namespace) -> int:
     from dpp import runs
 
@@ -143,6 +158,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.set_defaults(run=run_reproduce)
 
     add_data_command(commands)
+    add_cache_command(commands)
     add_train_command(commands)
     add_explain_command(commands)
     add_report_command(commands)
@@ -167,6 +183,18 @@ def add_data_command(commands: argparse._SubParsersAction) -> None:
         "--root", type=Path, metavar="DIR", help="instead of DPP_DATA, or data/ in the repository"
     )
     command.set_defaults(run=run_data)
+
+
+def add_cache_command(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "cache",
+        help="list what is kept to save time: resized images, trunk features",
+        description="Lists what is kept under cache/ in the data root. All of it is made again "
+        "when it is needed.",
+    )
+    command.add_argument("--remove", metavar="NAME", help="a cache by its name, or all")
+    command.add_argument("--verify", action="store_true", help="check every byte of the features")
+    command.set_defaults(run=run_cache)
 
 
 def add_train_command(commands: argparse._SubParsersAction) -> None:

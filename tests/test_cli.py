@@ -50,7 +50,10 @@ def test_doctor_finds_a_data_set_under_dpp_data(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--profile", "huge"], "there is no profile 'huge': choose one of smoke, mini, paper"),
+        (
+            ["--profile", "huge"],
+            "there is no profile 'huge': choose one of smoke, mini, photo, paper",
+        ),
         (
             ["--only", "99_nothing"],
             "there is no notebook '99_nothing': choose one of 00_start_here",

@@ -11,7 +11,16 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from dpp.data.cache import PixelStore
 from dpp.data.image_records import ImageRecord, Source, split_validation
-from dpp.data.transforms import Geometry, augment, draw_augmentation, normalise, sampling_matrices
+from dpp.data.transforms import (
+    Augmentation,
+    Geometry,
+    augment,
+    choose_view,
+    draw_augmentation,
+    image_number,
+    normalise,
+    sampling_matrices,
+)
 from dpp.system.errors import UserError
 
 
@@ -27,13 +36,16 @@ class ImageDataset(Dataset):
     """Images of records, as a network takes them.
 
     `dataset[index]` is one un-batched `Batch`, as in epoch 0; a list of (epoch, index) gives a
-    batch. An augmentation depends on the seed, the epoch and the index alone.
+    batch. An augmentation depends on the seed, the epoch and the index alone; of a number of views,
+    on the seed, the image's id and which view the epoch shows.
 
     Args:
         records: the images, in order.
         store: their pixels; several data sets may share it.
         augmented: as for training; otherwise as for projection and scoring.
         seed: of the augmentation.
+        views: how many augmentations an image has in all, see `choose_view`; 0 for a new one in
+            each epoch.
     """
 
     def __init__(
@@ -43,9 +55,10 @@ class ImageDataset(Dataset):
         *,
         augmented: bool = False,
         seed: int = 0,
+        views: int = 0,
     ):
         self.records, self.store = tuple(records), store
-        self.augmented, self.seed = augmented, seed
+        self.augmented, self.seed, self.views = augmented, seed, views
         self.labels = torch.tensor([record.label for record in self.records], dtype=torch.long)
 
     def __len__(self) -> int:
@@ -61,20 +74,34 @@ class ImageDataset(Dataset):
     def batch(self, keys: Sequence[tuple[int, int]]) -> Batch:
         """The images at (epoch, index) keys."""
         indices = [index for _, index in keys]
-        records = [self.records[index] for index in indices]
-        pixels, image_sizes = self.store.get(records)
-        with one_thread():
-            images = self._transformed(torch.from_numpy(pixels), keys, records, image_sizes)
+        images = self.show([(self.view(*key), key[1]) for key in keys])
         return Batch(images, self.labels[indices], torch.tensor(indices))
 
-    def _transformed(self, images, keys, records, image_sizes) -> torch.Tensor:
+    def show(self, views: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """The images (N, 3, size, size) at (view, index): an image as it is has no views."""
+        records = [self.records[index] for _, index in views]
+        pixels, image_sizes = self.store.get(records)
+        with one_thread():
+            return self._transformed(torch.from_numpy(pixels), views, records, image_sizes)
+
+    def _transformed(self, images, views, records, image_sizes) -> torch.Tensor:
         if self.augmented:
             aspects = [
                 self._geometry(*pair).aspect for pair in zip(records, image_sizes, strict=True)
             ]
-            drawn = [draw_augmentation(self.seed, epoch, index) for epoch, index in keys]
+            drawn = [self._augmentation(*view) for view in views]
             images = augment(images, sampling_matrices(drawn, aspects))
         return normalise(images, in_place=True)
+
+    def view(self, epoch: int, index: int) -> int:
+        """Which view of an image an epoch shows; without a number of views, the epoch's own."""
+        if not (self.augmented and self.views):
+            return epoch
+        return choose_view(self.seed, epoch, image_number(self.records[index].id), self.views)
+
+    def _augmentation(self, view: int, index: int) -> Augmentation:
+        number = image_number(self.records[index].id) if self.views else index
+        return draw_augmentation(self.seed, view, number)
 
     def geometry(self, index: int) -> Geometry:
         """How the un-augmented tensor of an image lies in its file."""
@@ -204,6 +231,7 @@ def make_splits(
     crop_to_box: bool = False,
     validation_fraction: float = 0.1,
     seed: int = 0,
+    views: int = 0,
     keep: str = "disk",
     folder: Path | None = None,
 ) -> Splits:
@@ -215,13 +243,14 @@ def make_splits(
         crop_to_box: show the network what is in the box (`bb` in Table 3).
         validation_fraction: share of each class's training images for validation.
         seed: of the validation split and of the augmentation.
+        views: of a training image; 0 for a new augmentation in each epoch.
         keep: see `PixelStore`.
         folder: see `PixelStore`.
     """
     store = PixelStore(source.records, size, crop_to_box=crop_to_box, keep=keep, folder=folder)
     train, validation = split_validation(source, validation_fraction, seed)
     return Splits(
-        train=ImageDataset(train, store, augmented=True, seed=seed),
+        train=ImageDataset(train, store, augmented=True, seed=seed, views=views),
         projection=ImageDataset(train, store),
         validation=ImageDataset(validation, store),
         test=ImageDataset(source.test, store),

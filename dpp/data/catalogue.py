@@ -119,10 +119,11 @@ def find(key: str, root: Path | None = None) -> Path | None:
 def load(name: str, root: Path | None = None, **options) -> Source:
     """A data set by its name, or a folder of images by its path.
 
-    PoseBirds and PoseDogs are drawn at first use; the others must be there.
+    PoseBirds and PoseDogs are drawn at first use; the others must be there. A folder in the layout
+    of CUB-200-2011 or Stanford Dogs is read as such, any other by `read_folder`.
 
     Args:
-        name: `cub`, `dogs`, `posebirds`, `posedogs`, or the path of a folder (see `read_folder`).
+        name: `cub`, `dogs`, `posebirds`, `posedogs`, or the path of a folder.
         root: instead of the data root.
         options: of the drawing or of `read_folder`.
     """
@@ -141,8 +142,11 @@ def load(name: str, root: Path | None = None, **options) -> Source:
         return PUBLISHED[name].read(folder)
     if name in DRAWN:
         return draw(name, root, **options)
-    if str(name) and Path(name).expanduser().is_dir():
-        return read_folder(Path(name), **options)
+    if str(name) and (folder := Path(name).expanduser()).is_dir():
+        layouts = (known for known in PUBLISHED.values() if (folder / known.marker).is_file())
+        if layout := next(layouts, None):
+            return layout.read(folder, name=folder.resolve().name)
+        return read_folder(folder, **options)
     raise UserError(
         f"there is no data set {name!r}: choose one of {', '.join(NAMES)}, or give a folder's path"
     )

@@ -10,6 +10,7 @@ the cell: padding and strides displace it, by nearly a cell in a ResNet
 one that is not uses the cells' own middles.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -45,6 +46,21 @@ def draw_augmentation(seed: int, epoch: int, index: int) -> Augmentation:
         shear=float(2 * shear - 1) * LARGEST_SHEAR,
         flip=bool(flip < 0.5),
     )
+
+
+def choose_view(seed: int, epoch: int, image: int, views: int) -> int:
+    """Which of an image's views, counted from 1, an epoch shows.
+
+    Each view comes once in so many epochs, in an order of the image's own that is drawn anew each
+    time: a function of its arguments and nothing else.
+    """
+    turn, place = divmod(epoch, views)
+    return 1 + int(np.random.default_rng((seed, turn, image)).permutation(views)[place])
+
+
+def image_number(id: str) -> int:
+    """A number for an image's id, the same on every machine, to seed what is drawn for it."""
+    return int.from_bytes(hashlib.sha256(id.encode()).digest()[:8], "little")
 
 
 def sampling_matrices(

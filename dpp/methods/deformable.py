@@ -38,12 +38,13 @@ def schedule(experiment: Experiment) -> Schedule:
     warm_rates = {"prototypes": experiment.prototype_rate}
     second_rates = warm_rates | {"backbone": experiment.backbone_rate}
     offset_rate = experiment.offset_rate * (0.2 if switches.offset_schedule else 1)
+    deviation = None if experiment.offset_start == "he" else experiment.offset_deviation
     joint = Phase(
         "joint",
         experiment.epochs - experiment.warm_epochs - experiment.second_warm_epochs,
         second_rates | {"offsets": offset_rate},
         joint_weights,
-        resets={"offsets": experiment.offset_deviation},
+        resets={"offsets": deviation},
         decay=0.2 if switches.offset_schedule else experiment.decay,
         decay_every=experiment.decay_every,
     )

@@ -11,13 +11,11 @@ The state dict of a full network has torchvision's own keys, but for the head's.
 """
 
 import copy
-import re
 from collections import OrderedDict
 from functools import cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision import models
@@ -25,6 +23,8 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 from torchvision.models.vgg import cfgs as vgg_layers
 from torchvision.models.vgg import make_layers
 
+from dpp.networks.pretrained import HEADS, load_imagenet, load_weights
+from dpp.networks.trunks import TrunkAndHead, TrunkFeatures
 from dpp.system.errors import UserError
 
 # Torchvision's classifiers whose last map comes out of a ReLU.
@@ -32,8 +32,7 @@ FAMILIES = (
     *("vgg", "resnet", "resnext", "wide_resnet", "densenet"),
     *("mobilenet_v2", "mnasnet", "regnet", "shufflenet_v2", "squeezenet", "alexnet"),
 )
-HEADS = ("avgpool", "classifier", "fc")  # torchvision's names of the layers after the last map
-SHORTCUTS = ("downsample", "proj", "branch1")  # and of the shortcuts in a block
+SHORTCUTS = ("downsample", "proj", "branch1")  # and what runs beside the layers of a block
 
 # The families of Table 1. Slim, a training step takes 0.1 to 0.3 s on one core.
 SLIM_VGGS = {"vgg16": "D", "vgg16_bn": "D", "vgg19": "E", "vgg19_bn": "E"}  # torchvision's letters
@@ -51,13 +50,15 @@ SLIM_DENSENETS = {  # layers in each block, growth, channels of the stem
 TABLE_1 = (*SLIM_VGGS, *SLIM_RESNETS, *SLIM_DENSENETS)
 SLIM = tuple(f"slim_{name}" for name in TABLE_1)
 FULL = tuple(name for name in models.list_models(module=models) if name.startswith(FAMILIES))
-NAMES = (*FULL, *SLIM)
+FIRST_RESNET50 = "resnet50_v1"  # as published: a stage's stride is on its first 1x1 convolution
+NAMES = (*FULL, FIRST_RESNET50, *SLIM)
 
 
-class Backbone(nn.Sequential):
+class Backbone(TrunkAndHead):
     """Layers from images (N, 3, S, S) to a non-negative map (N, channels, S/stride, S/stride).
 
-    Made by `make_backbone`. Weights and map are in channels-last memory format.
+    Made by `make_backbone`. Weights and map are in channels-last memory format. It also takes, as
+    `TrunkFeatures`, what its frozen trunk made of images.
     """
 
     def __init__(self, name: str, layers: OrderedDict[str, nn.Module], stride: int):
@@ -67,9 +68,12 @@ class Backbone(nn.Sequential):
         if self._walk(224)[0] != cells:
             raise ValueError(f"{name}: a layer that changes the map's size is of an unknown kind")
 
-    def forward(self, images: Tensor) -> Tensor:
-        features = super().forward(images)
-        size = [side // self.stride for side in images.shape[2:]]
+    def forward(self, images: Tensor | TrunkFeatures) -> Tensor:
+        if isinstance(images, TrunkFeatures):
+            features, sides = self.head(images.maps), [images.image_size] * 2
+        else:
+            features, sides = super().forward(images), images.shape[2:]
+        size = [side // self.stride for side in sides]
         if list(features.shape[2:]) == size:
             return features
         return functional.interpolate(features, size, mode="bilinear", align_corners=False)
@@ -128,16 +132,21 @@ def _one(value: int | tuple[int, int]) -> int:
 
 
 def make_backbone(
-    name: str, weights: str | Path = "none", *, stacked_branch: bool = False
+    name: str,
+    weights: str | Path = "none",
+    *,
+    stacked_branch: bool = False,
+    frozen_trunk: str = "",
 ) -> Backbone:
     """A feature extractor.
 
     Args:
         name: one of `NAMES`.
         weights: "none" for random ones, drawn from torch's global generator; "imagenet" for those
-            that torchvision downloads; or a file, see `load_weights`.
+            under `DPP_WEIGHTS`, or else that torchvision downloads; or a file, see `load_weights`.
         stacked_branch: as the paper's released code does, a ResNet-50 with both last blocks of a
             BBN file, one after the other, rather than the first of them.
+        frozen_trunk: the last layer that is never trained; empty to train all.
 
     Returns:
         The network, in training mode on the default device.
@@ -150,13 +159,13 @@ def make_backbone(
         raise UserError("a stacked branch has no ImageNet weights: give the path of a BBN file")
     if name in SLIM and weights == "imagenet":
         raise UserError(f"{name} has no ImageNet weights: choose none, or the path of a file")
-    downloaded = _download(name) if weights == "imagenet" else None
 
     backbone = copy.deepcopy(_without_memory(name, stacked_branch, torch.get_default_dtype()))
     backbone.to_empty(device=torch.get_default_device()).to(memory_format=torch.channels_last)
+    backbone.freeze_trunk(frozen_trunk)
     _initialise(backbone)
-    if downloaded:
-        _load_state(backbone, downloaded, f"torchvision's file of {name}")
+    if weights == "imagenet":
+        load_imagenet(backbone)
     elif weights != "none":
         load_weights(backbone, weights)
     return backbone
@@ -175,97 +184,19 @@ def _without_memory(name: str, stacked_branch: bool, dtype: torch.dtype) -> Back
     """
     place = torch.device("cpu" if name.startswith("regnet") else "meta")
     with place, torch.random.fork_rng(devices=[]):
-        network = _slim_network(name) if name in SLIM else models.get_model(name)
+        network = _slim_network(name) if name in SLIM else _full_network(name)
         if stacked_branch:
             network.layer4.append(Bottleneck(2048, 512))
     layers = _without_head(network.to("meta"))
     return Backbone(name, layers, stride=8 if name in SLIM else 16)
 
 
-def load_weights(backbone: Backbone, path: str | Path) -> None:
-    """Fills a backbone from a file; half precision is converted, a classifier is ignored.
-
-    Args:
-        backbone: from `make_backbone`.
-        path: a state dict with torchvision's keys, as safetensors or as saved by torch (which is
-            loaded without unpickling anything but tensors); or, for a ResNet-50, the file of BBN
-            trained on iNaturalist.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f'no weights at {path}: choose "none", "imagenet" or a file')
-    try:
-        if path.suffix == ".safetensors":
-            state = load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise UserError(
-            f"{path} is damaged or holds more than tensors ({type(error).__name__}): give a plain "
-            "state dict, written by safetensors or by torch.save(network.state_dict(), path)"
-        ) from error
-    _load_state(backbone, state, str(path))
-
-
-def _load_state(backbone: Backbone, state: dict[str, Tensor], origin: str) -> None:
-    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
-        state = state["state_dict"]
-    if not isinstance(state, dict) or not all(
-        isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
-    ):
-        raise UserError(f"{origin} is not a state dict: give names with tensors, nothing else")
-    expected = backbone.state_dict()
-    state = _with_torchvision_keys(state, backbone, origin)
-    # Older files lack the counters, which only a BatchNorm without momentum would use.
-    missing = [k for k in expected if k not in state and not k.endswith("num_batches_tracked")]
-    unexpected = [key for key in state if key not in expected]
-    misshaped = [k for k, v in state.items() if k in expected and v.shape != expected[k].shape]
-    complaints = {"lacks": missing, "has": unexpected, "has another shape of": misshaped}
-    for complaint, keys in complaints.items():
-        if keys:
-            named = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-            raise UserError(f"{origin} does not fit {backbone.name}: it {complaint} {named}")
-    backbone.load_state_dict(state, strict=False)
-
-
-def _with_torchvision_keys(
-    state: dict[str, Tensor], backbone: Backbone, origin: str
-) -> dict[str, Tensor]:
-    """A state dict without heads, and with the keys that torchvision uses today."""
-    if any(key.startswith("module.backbone.") for key in state):
-        if backbone.name != "resnet50":
-            raise UserError(f"{origin} is BBN's, a resnet50: it does not fit {backbone.name}")
-        state = _from_bbn(state, stacked_branch=len(backbone.layer4) == 4)
-    old_densenet = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)")
-    return {
-        old_densenet.sub(r"\1\2", key): value
-        for key, value in state.items()
-        if not key.startswith(tuple(f"{head}." for head in HEADS))
-    }
-
-
-def _from_bbn(state: dict[str, Tensor], *, stacked_branch: bool) -> dict[str, Tensor]:
-    """BBN has two last blocks side by side; the conventional one (`cb_block`) comes first here."""
-    prefix = "module.backbone."
-    state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-    if not stacked_branch:
-        state = {key: value for key, value in state.items() if not key.startswith("rb_block.")}
-    places = {"cb_block": "layer4.2", "rb_block": "layer4.3"}
-    return {re.sub("^[cr]b_block", lambda m: places[m[0]], k): v for k, v in state.items()}
-
-
-def _download(name: str) -> dict[str, Tensor]:
-    weights = getattr(models.get_model_weights(name), "IMAGENET1K_V1", None)
-    if weights is None:
-        raise UserError(f"torchvision has no ImageNet-1k weights of {name}: give a file's path")
-    try:
-        return weights.get_state_dict(progress=True, check_hash=True, weights_only=True)
-    except Exception as error:  # no network, a wrong hash, a damaged copy in torch's cache
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"the weights of {name} could not be downloaded from {weights.url} ({reason}): "
-            "download the file by other means and give its path instead of imagenet"
-        ) from error
+def _full_network(name: str) -> nn.Module:
+    network = models.get_model(name.removesuffix("_v1"))
+    if name == FIRST_RESNET50:
+        for stage in (network.layer2, network.layer3, network.layer4):
+            stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
+    return network
 
 
 def _without_head(network: nn.Module) -> OrderedDict[str, nn.Module]:

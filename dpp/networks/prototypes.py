@@ -111,8 +111,18 @@ class OffsetBranch(nn.Sequential):
     def forward(self, z: Tensor) -> Tensor:
         return super().forward(z if self.scale == 1 else self.scale * z)
 
-    def reset_parameters(self, deviation: float) -> None:
-        """Draws the weights, when joint training starts; the biases stay zero."""
+    def reset_parameters(self, deviation: float | None) -> None:
+        """Draws the weights, when joint training starts; the biases stay zero.
+
+        Args:
+            deviation: of the weights of both convolutions; None for He's initialisation of the
+                first, the second staying zero: no part moves at first, and the branch learns at
+                once, where two layers of tiny weights pass on tiny gradients.
+        """
+        if deviation is None:
+            nn.init.kaiming_normal_(self[0].weight, nonlinearity="relu")
+            nn.init.zeros_(self[2].weight)
+            return
         for convolution in (self[0], self[2]):
             nn.init.normal_(convolution.weight, std=deviation)
 

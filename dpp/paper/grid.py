@@ -108,7 +108,7 @@ class _Maker:
         self.profile, self.seeds, self.changes = profile, seeds, changes
         self.resnet50 = resnet50
         self.backbones = backbones or tuple(BACKBONES)
-        drawn = profile != "paper"
+        drawn = profile not in ("paper", "photo")
         self.birds = data or ("posebirds" if drawn else "cub")
         self.dogs = data or ("posedogs" if drawn else "dogs")
 
@@ -126,7 +126,7 @@ class _Maker:
 
     def backbone(self, column: str) -> str:
         """Slim networks for small images; without batch norm a slim VGG does not train."""
-        if self.profile == "paper":
+        if self.profile in ("paper", "photo"):
             return BACKBONES[column]
         return f"slim_{BACKBONES[column]}" + ("_bn" if column.startswith("VGG") else "")
 

@@ -67,8 +67,11 @@ class Run:
         manifest = self.manifest
         path = self.folder / "weights.safetensors"
         tensors = checkpoints.read_tensors(path, manifest["weights_sha256"])
-        stacked = self.experiment.stacked_branch
-        backbone = make_backbone(self.experiment.backbone, stacked_branch=stacked)
+        backbone = make_backbone(
+            self.experiment.backbone,
+            stacked_branch=self.experiment.stacked_branch,
+            frozen_trunk=self.experiment.frozen_trunk,
+        )
         model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
         if "kept" in manifest:  # it was pruned
             model.keep(torch.tensor(manifest["kept"]))
@@ -140,6 +143,7 @@ def load_splits(experiment: Experiment, source: Source) -> Splits:
         crop_to_box=experiment.crop_to_box,
         validation_fraction=experiment.validation_fraction,
         seed=experiment.seed,
+        views=experiment.views,
     )
 
 

@@ -12,6 +12,7 @@ A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
 
 import platform
 import subprocess
+import warnings
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from dpp.data.batches import Splits
 from dpp.data.image_records import Source
 from dpp.methods.table import METHODS
 from dpp.networks.backbones import Backbone, make_backbone
+from dpp.networks.pretrained import find_file, find_local, sha256
 from dpp.runs.finished import (
     Run,
     choose_device,
@@ -39,8 +41,10 @@ from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training import checkpoints
 from dpp.training.experiments import Experiment, base_experiment
+from dpp.training.precision import bfloat16_pays
 from dpp.training.resumable import train_resumably
 from dpp.training.trainer import Trainer
+from dpp.training.trunk_cache import cache_splits
 
 
 def get(experiment: Experiment, **options) -> Run:
@@ -79,6 +83,7 @@ def run(
     """
     root = Path(root) if root else paths.runs_root()
     if finished := find(experiment, root):
+        refuse_other_weights(finished)
         return finished
     device = choose_device(device)
     pretrained = None
@@ -86,24 +91,33 @@ def run(
         given = {"root": root, "device": device, "workers": workers, "progress": progress}
         pretrained = run(base_experiment(experiment), **given)
     folder = root / experiment.name
-    trainer, source = make_trainer(experiment, pretrained, device, workers)
+    trainer, source = make_trainer(experiment, pretrained, device, workers, progress)
     with files.locked(folder, wait=False):
         if finished := find(experiment, root):  # trained by the process that held the lock
             return finished
         files.write_json(folder / "experiment.json", asdict(experiment))
         title = f"{experiment.model} {experiment.backbone}" if progress else None
-        history = train_resumably(
-            trainer, folder, experiment.identity, title=title, tensorboard=tensorboard
-        )
+        identity = experiment.identity
+        if local := experiment.weights == "imagenet" and find_local(experiment.backbone):
+            identity += f" of {local.name} {sha256(local)[:12]}"
+        history = train_resumably(trainer, folder, identity, title=title, tensorboard=tensorboard)
         name = pretrained.experiment.name if pretrained else experiment.weights
         finish(experiment, trainer, folder, history, source, name)
     return Run(experiment, folder)
 
 
 def make_trainer(
-    experiment: Experiment, pretrained: Run | None = None, device: str = "cpu", workers: int = 0
+    experiment: Experiment,
+    pretrained: Run | None = None,
+    device: str = "cpu",
+    workers: int = 0,
+    progress: bool = False,
 ) -> tuple[Trainer, Source]:
-    """What trains an experiment from its beginning, and the data that it trains on."""
+    """What trains an experiment from its beginning, and the data that it trains on.
+
+    All images are decoded here, and with `views` the trunk's features of them computed, unless
+    they are cached already.
+    """
     source = load_source(experiment)
     if len(source.class_names) < 2:
         raise UserError(
@@ -115,18 +129,28 @@ def make_trainer(
     model = build(experiment, backbone, len(source.class_names)).to(device)
     if experiment.compile:
         backbone.compile()
-    return trainer_of(experiment, model, source, workers), source
+    return trainer_of(experiment, model, source, workers, progress), source
 
 
 def trainer_of(
-    experiment: Experiment, model: nn.Module, source: Source, workers: int = 0
+    experiment: Experiment,
+    model: nn.Module,
+    source: Source,
+    workers: int = 0,
+    progress: bool = False,
 ) -> Trainer:
     """The trainer of an experiment for a network that is built already, on its device."""
     method = METHODS[experiment.model]
+    pays, why = bfloat16_pays(next(model.parameters()).device)
+    if experiment.precision == "bfloat16" and not pays:
+        warnings.warn(f"precision bfloat16 will be slow: {why}", stacklevel=2)
+    splits = load_splits(experiment, source)
+    if experiment.views:
+        splits = cache_splits(splits, model.backbone, progress=progress)
     return Trainer(
         model,
         method.schedule(experiment),
-        load_splits(experiment, source),
+        splits,
         method.objective(experiment),
         method.stages(experiment),
         batch_size=experiment.batch_size,
@@ -138,11 +162,41 @@ def trainer_of(
 
 def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
     weights = "none" if pretrained else experiment.weights
-    stacked = experiment.stacked_branch
-    backbone = make_backbone(experiment.backbone, weights, stacked_branch=stacked)
+    backbone = make_backbone(
+        experiment.backbone,
+        weights,
+        stacked_branch=experiment.stacked_branch,
+        frozen_trunk=experiment.frozen_trunk,
+    )
     if pretrained:
         backbone.load_state_dict(pretrained.load_model().backbone.state_dict())
     return backbone
+
+
+def describe_weights(experiment: Experiment) -> dict:
+    """The file that a backbone began from and its hash, for the manifest; empty without one."""
+    if experiment.weights in ("none", "base"):
+        return {}
+    path = find_file(experiment.backbone, experiment.weights)
+    return {"pretrained_file": path.name, "pretrained_sha256": sha256(path)} if path else {}
+
+
+def refuse_other_weights(run: Run) -> None:
+    """Raises a `UserError` if a run began from other ImageNet weights than it would begin from now.
+
+    Runs are named by their fields, so that "imagenet" is found on a machine that has no weights;
+    which file they were is in the manifest.
+    """
+    known = run.manifest.get("pretrained_sha256")
+    if not known or run.experiment.weights != "imagenet":
+        return
+    path = find_file(run.experiment.backbone, "imagenet")
+    if path and sha256(path) != known:
+        raise UserError(
+            f"{run.folder} was trained from {run.manifest['pretrained_file']} (SHA-256 "
+            f"{known[:12]}...) and not from {path}: give that file as weights for a run of its "
+            "own, or set DPP_WEIGHTS to where the other one is"
+        )
 
 
 def finish(
@@ -181,6 +235,7 @@ def finish(
             "classes": len(source.class_names),
             "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
             "pretrained": pretrained,
+            **describe_weights(experiment),
             "weights_sha256": digest,
             "experiment_sha256": files.sha256(folder / "experiment.json"),
             **facts,

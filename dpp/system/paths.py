@@ -20,6 +20,12 @@ def runs_root() -> Path:
     return Path(os.environ.get("DPP_RUNS") or ROOT / "runs").expanduser()
 
 
+def weights_root() -> Path | None:
+    """The folder that is searched for ImageNet weights before a download, `DPP_WEIGHTS`."""
+    folder = os.environ.get("DPP_WEIGHTS")
+    return Path(folder).expanduser() if folder else None
+
+
 def results(profile: str) -> Path:
     """The folder that holds a profile's results, under `DPP_RESULTS` or the committed ones."""
     return Path(os.environ.get("DPP_RESULTS") or RESULTS).expanduser() / profile

@@ -23,11 +23,13 @@ RECIPE = 1  # raised when the same fields no longer mean the same run
 MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
 PRECISIONS = ("float32", "bfloat16", "float16")
 LAST_LAYERS = ("converged", "passes", "fixed")
+OFFSET_STARTS = ("normal", "he")
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
 
 
-def _field(default, help: str):
-    return field(default=default, metadata={"help": help})
+def _field(default, help: str, later: bool = False):
+    """With its help; one that came `later` is in no name or record while it has its default."""
+    return field(default=default, metadata={"help": help, "later": later})
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,15 @@ class Experiment:
     precision: str = _field("float32", f"of autocast: {', '.join(PRECISIONS)}")
     compile: bool = _field(False, "torch.compile the backbone")
     seed: int = _field(0, "of weights, splits, order and augmentation")
+    frozen_trunk: str = _field(
+        "", "the backbone's last layer that is never trained (layer3); empty trains all", later=True
+    )
+    views: int = _field(
+        0, "augmented views of a training image whose trunk features are kept; 0: no cache", True
+    )
+    offset_start: str = _field(
+        "normal", f"of the offset branch in joint training: {', '.join(OFFSET_STARTS)}", later=True
+    )
 
     def __post_init__(self):
         for entry in fields(self):
@@ -87,6 +98,9 @@ class Experiment:
         _check_choice("model", self.model, MODELS)
         _check_choice("last_layer", self.last_layer, LAST_LAYERS)
         _check_choice("precision", self.precision, PRECISIONS)
+        _check_choice("offset_start", self.offset_start, OFFSET_STARTS)
+        if self.views and not self.frozen_trunk:
+            raise UserError("views are of a frozen trunk: name its last layer as frozen_trunk")
         if self.margin >= math.pi:
             raise UserError(f"margin: expected an angle below pi, got {self.margin:g}")
         if self.warm_epochs + self.second_warm_epochs > self.epochs:
@@ -115,19 +129,25 @@ class Experiment:
     @property
     def row(self) -> dict:
         """As one row of a table: epochs with spaces between, a file without its folder."""
-        values = asdict(self)
+        values = self._named_values()
         values["project_after"] = " ".join(map(str, self.project_after))
         values["weights"] = Path(self.weights).name
         return values
 
+    def _named_values(self) -> dict:
+        """All fields, but for those that came later and have their default."""
+        late = {entry.name for entry in fields(self) if entry.metadata["later"]}
+        default = {name for name in late if getattr(self, name) == getattr(Experiment, name)}
+        return {name: value for name, value in asdict(self).items() if name not in default}
+
     @property
     def identity(self) -> str:
-        """A digest of all fields.
+        """A digest of all fields, but for those that came later and have their default.
 
         A weights file counts by its content, not by its path; a folder of images by the names and
         sizes of its files.
         """
-        values = asdict(self) | {"recipe": RECIPE}
+        values = self._named_values() | {"recipe": RECIPE}
         if self.weights == "base":
             values["weights"] = base_experiment(self).identity
         elif self.weights not in ("none", "imagenet") and Path(self.weights).is_file():
@@ -160,8 +180,8 @@ def make_experiment(profile: str = "mini", **changes) -> Experiment:
 
 
 def example_experiment(profile: str = "mini", **changes) -> Experiment:
-    """The network that is shown where none is chosen: of ten 2x2 prototypes, on a ResNet-50."""
-    backbone = "resnet50" if profile == "paper" else "slim_resnet50"
+    """The network that is shown where none is chosen: of ten 2x2 prototypes, on a ResNet."""
+    backbone = {"paper": "resnet50", "photo": "resnet34"}.get(profile, "slim_resnet50")
     own = changes.get("model", "deformable") == "deformable"
     shape = {"kernel_size": 2, "per_class": 10} if own else {}
     return make_experiment(profile, **({"backbone": backbone} | shape | changes))

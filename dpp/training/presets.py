@@ -3,6 +3,8 @@
 import tomllib
 from pathlib import Path
 
+from dpp.networks.trunks import usual_trunk
+
 PRESETS: dict[str, dict[str, dict]] = tomllib.loads(
     Path(__file__).with_name("presets.toml").read_text()
 )
@@ -13,7 +15,9 @@ def preset(profile: str, changes: dict) -> dict:
 
     Besides the section of `presets.toml`, three rules of the supplement and the released code:
     2x2 prototypes, and Stanford Dogs, have 10 prototypes for each class; VGG and DenseNet have 7
-    warm epochs on CUB; the backbone rate of ResNet-152 on Stanford Dogs is 1e-5.
+    warm epochs on CUB (not in photo, whose schedule is its own); the backbone rate of ResNet-152 on
+    Stanford Dogs is 1e-5. In photo, the frozen trunk is the backbone's usual one; a backbone
+    without one is trained whole, from images.
 
     Args:
         profile: one of `PRESETS`.
@@ -25,9 +29,13 @@ def preset(profile: str, changes: dict) -> dict:
     deformable = given["model"] == "deformable"
     if given["kernel_size"] == 2 or given["data"] == "dogs":
         values["per_class"] = 10
-    if deformable and given["data"] == "cub" and given["backbone"].startswith(("vgg", "densenet")):
+    published = profile != "photo" and deformable and given["data"] == "cub"
+    if published and given["backbone"].startswith(("vgg", "densenet")):
         values["warm_epochs"] = 7
     baseline_of_mini = profile == "mini" and not deformable  # which keeps its own rate
     if given["data"] == "dogs" and given["backbone"] == "resnet152" and not baseline_of_mini:
         values["backbone_rate"] = 1e-5
+    if profile == "photo":
+        values["frozen_trunk"] = usual_trunk(given["backbone"])
+        values["views"] = values["views"] if values["frozen_trunk"] else 0
     return values

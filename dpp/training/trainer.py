@@ -32,7 +32,8 @@ class Phase:
         rates: learning rate of each child that is trained; all others are frozen, their
             batch-norm statistics too.
         weights: of the terms of the loss (equation 14).
-        resets: children whose weights are drawn when the phase begins, and their deviation.
+        resets: children whose weights are drawn when the phase begins, and what their
+            `reset_parameters` takes: a deviation, or None for He's initialisation.
         decay: what the rates are multiplied by...
         decay_every: ...after so many epochs of the phase.
     """
@@ -41,7 +42,7 @@ class Phase:
     epochs: int
     rates: Mapping[str, float]
     weights: Mapping[str, float] = field(default_factory=dict)
-    resets: Mapping[str, float] = field(default_factory=dict)
+    resets: Mapping[str, float | None] = field(default_factory=dict)
     decay: float = 1.0
     decay_every: int = 5
 
@@ -292,13 +293,14 @@ def make_optimiser(
     present = dict(model.named_children())
     groups = [
         {
-            "params": list(present[name].parameters()),
+            # a backbone keeps those of its frozen trunk
+            "params": list(getattr(child, "trained_parameters", child.parameters)()),
             "lr": rate,
             "weight_decay": weight_decay.get(name, 0.0),
             "child": name,
         }
         for name, rate in phase.rates.items()
-        if name in present
+        if (child := present.get(name)) is not None
     ]
     return torch.optim.Adam(groups, fused=True)
 

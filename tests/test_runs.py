@@ -242,7 +242,7 @@ def test_loss_that_is_not_finite_is_explained(tmp_path, one_thread):
 
 
 def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
-    experiment = make_experiment("mini", project_after=())
+    experiment = make_experiment("mini", project_after=(), frozen_trunk="layer3")
     assert (
         make_experiment("mini", margin=0).identity == make_experiment("mini", margin=0.0).identity
     )
@@ -256,6 +256,7 @@ def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
             "precision": "bfloat16",
             "project_after": (10,),
             "data": "posedogs",
+            "offset_start": "he",
         }
         other = others.get(entry.name, f"{value}x" if isinstance(value, str) else None)
         if other is None:

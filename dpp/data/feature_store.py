@@ -131,7 +131,7 @@ class FeatureStore:
             compute: gives rows (n, *shape) for n row numbers.
             progress: show a bar.
         """
-        with files.folder_locked(self.folder.parent / ".locks" / self.folder.name):
+        with files.locked(self.folder.parent / ".locks" / self.folder.name):
             if self.folder.is_dir():
                 if not (wrong := self.open()):
                     return  # another process was quicker

@@ -207,7 +207,7 @@ def test_bars_are_in_order_of_score_and_mark_the_classes(network, reasoned):
     scores = [bar.get_width() for bar in bars.patches]
     assert scores == sorted(scores, reverse=True)
     roles = [text.get_text() for text in bars.texts[1::2]]
-    assert roles == ["predicted, explained", "", "true class, explained"]
+    assert roles == ["predicted, explained", "", "true, explained"]
     assert to_hex(bars.patches[1].get_facecolor()) == to_hex("0.7")
 
 
@@ -453,6 +453,7 @@ def cut_texts(figure: Figure) -> list[str]:
     ]
 
 
+@pytest.mark.filterwarnings("error")
 def test_no_text_is_cut(drawn):
     assert {name: cut_texts(figure) for name, figure in drawn.items()} == dict.fromkeys(drawn, [])
 

@@ -107,14 +107,14 @@ def _draw_scores(figure: SubFigure, picture, explanation: Reasoning, names, bars
     for row, (one, shade) in enumerate(zip(ordered, shades, strict=True)):
         end, style = (max(one.score, 0), row), {"textcoords": "offset points", "va": "center"}
         number = right.annotate(number_text(one.score), end, (3, 0), fontsize=TEXT, **style)
-        roles = ("predicted", explanation.predicted), ("true class", explanation.label)
+        roles = ("predicted", explanation.predicted), ("true", explanation.label)
         words = [word for word, label in roles if label == one.label]
         words += ["explained"] * (one.label in explained)
-        style |= {"color": shade, "fontsize": SMALL, "xycoords": number}
+        style |= {"color": shade, "fontsize": SMALL, "xycoords": number, "in_layout": False}
         right.annotate(", ".join(words), (1, 0.5), (5, 0), **style)
     right.set_ylim(max(len(ordered), 3) - 0.5, -0.5)
     low, high = min(0, ordered[-1].score), max(0, ordered[0].score)
-    right.set_xlim(low, high + 0.7 * ((high - low) or 1))  # room for the number and the words
+    right.set_xlim(low, high + 1.15 * ((high - low) or 1))  # room for the number and the words
     right.axvline(0, color="0.3", linewidth=0.8)
     right.set_xticks([])
     right.spines[:].set_visible(False)

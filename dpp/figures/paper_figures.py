@@ -136,7 +136,7 @@ def _draw_fields(figure, applied: Application, aspect: float) -> float:
         style |= {"units": "inches", "width": 0.018, "headwidth": 3.5, "headlength": 3.5}
         style |= {"headaxislength": 3, "minshaft": 1.6, "minlength": 0.3}
         style |= {"facecolor": colour, "edgecolor": halo, "linewidth": 0.4, "clip_on": False}
-        axes.quiver(columns, rows, right[few], down[few], **style)
+        axes.quiver(columns, rows, right[few], down[few], in_layout=False, **style)
         axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
         axes.set_aspect(aspect)
         row = place // side

@@ -153,3 +153,21 @@ def test_untrained_network_has_origins_that_can_be_audited(data):
     assert set(network.origins) == set(network.prototypes.tolist())
     labels = {record.id: record.label for record in images.records}
     assert all(labels[one.image] == one.label for one in network.origins.values())
+
+
+def test_reasons_needed_are_those_that_switching_off_needs(data):
+    network = ask(make_model("dilated"), data)
+    found = trust.reasons_needed(network, data.splits.test)
+    weight = network.model.last_layer.weight
+    for record in data.splits.test.records:
+        picture = network.picture(record)
+        one = reason(network, picture).classes[0]
+        scores = network.inspect(picture.tensor[None]).scores[0].clone()
+        needed = 1
+        for match in one.matches:
+            scores[match.prototype] = 0
+            if int((weight @ scores).argmax()) != one.label:
+                break
+            needed += 1
+        assert found["switched off"][record.id] == needed
+    assert found["made average"].between(1, 3).all()

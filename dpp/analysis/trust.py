@@ -291,3 +291,40 @@ def project_untrained(run: Run, dataset: ImageDataset) -> Network:
     network = latent_space.untrained(run.experiment, run.source)
     origins = project(network.model, batches(make_loader(dataset, BATCH)), dataset)
     return replace(network, origins={origin.prototype: origin for origin in origins})
+
+
+@torch.no_grad()
+def reasons_needed(network: Network, dataset: ImageDataset) -> pd.DataFrame:
+    """How many prototypes of the predicted class must go before the prediction changes.
+
+    They go in the order of their points, most first.
+
+    Args:
+        network: with prototypes and a last layer.
+        dataset: un-augmented.
+
+    Returns:
+        A row for each image, by its id: `switched off`, if their scores become 0, and `made
+        average`, if their scores become those that they have on average over the images. All
+        prototypes of the class and one more, if the prediction never changes.
+    """
+    everything = dataset.batch([(0, index) for index in range(len(dataset))])
+    output, owners = network.inspect(everything.images), torch.tensor(network.labels)
+    scores, weight = output.scores.cpu().double(), network.model.last_layer.weight.cpu().double()
+    average = scores.mean(dim=0)
+    instead = {"switched off": torch.zeros_like(average), "made average": average}
+    rows = []
+    for mine, logits in zip(scores, output.logits.cpu().double(), strict=True):
+        label = int(logits.argmax())
+        own = (owners == label).nonzero().flatten()
+        order = own[(mine * weight[label])[own].argsort(descending=True, stable=True)]
+        needed = {}
+        for name, instead in (
+            ("switched off", torch.zeros_like(average)),
+            ("made average", average),
+        ):
+            lost = (weight[:, order] * (mine - instead)[order]).cumsum(dim=1)  # (classes, own)
+            stays = (logits[:, None] - lost).argmax(dim=0) == label
+            needed[name] = int(stays.int().cumprod(dim=0).sum()) + 1
+        rows.append(needed)
+    return pd.DataFrame(rows, index=[record.id for record in dataset.records])

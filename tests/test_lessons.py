@@ -9,14 +9,14 @@ from tiny_analysis import ask, make_data, make_model
 from dpp.analysis import data_study, gradient_study, offset_effect, training_study
 from dpp.analysis import toy_prototype as toy
 from dpp.figures import lesson_charts, lesson_figures
-from dpp.figures.styled_tables import StyledTable
+from dpp.figures.notebook_tables import Table
 from dpp.runs.records import RunRecord
 
 
-def test_styled_table_is_the_same_on_every_execution():
+def test_table_is_the_same_on_every_execution():
     frame = pd.DataFrame({"a": [1.234, None], "b": ["x", "y"]}, index=[0.5, 1.0])
     first, second = (
-        StyledTable(frame, {"a": "{:.1f}"}, caption="c")._repr_mimebundle_() for _ in range(2)
+        Table(frame, {"a": "{:.1f}"}, caption="c")._repr_mimebundle_() for _ in range(2)
     )
     assert first == second
     assert "0.5  1.2  x" in first["text/plain"] and "1  –  y" in first["text/plain"]

@@ -12,7 +12,6 @@ from tiny_analysis import ask, make_data, make_model
 from dpp.analysis import audit, locality, reason, trust
 from dpp.data.batches import batches, make_loader, make_splits
 from dpp.explanations import ClassScore, Match
-from dpp.report.notebook_tables import Table
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 
@@ -136,13 +135,6 @@ def test_pixel_reach_grows_with_the_square(data):
     inside = found[["1 x 1 cells", "3 x 3 cells", "5 x 5 cells"]]
     assert inside.is_monotonic_increasing and inside.between(0, 1 + 1e-6).all()
     assert 0 < found["any pixel"] <= 1
-
-
-def test_table_is_the_same_each_time(data):
-    frame = pd.DataFrame({"share": [0.25, np.nan]}, index=["a", "b"])
-    page, again = (Table(frame, {"share": "{:.0%}"}, "what it is") for _ in range(2))
-    assert page._repr_html_() == again._repr_html_()
-    assert "25%" in page._repr_html_() and "–" in page._repr_html_()
 
 
 def test_untrained_network_has_origins_that_can_be_audited(data):

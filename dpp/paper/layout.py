@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pandas as pd
 from pandas.io.formats.style import Styler
 
+from dpp.figures.notebook_tables import FACE
 from dpp.paper.tables import ONE_RUN, QUOTED, TITLES
 from dpp.system import files
 from dpp.system.profiles import PROFILES
@@ -159,19 +160,7 @@ def as_styler(*frames: pd.DataFrame) -> Styler:
         {"selector": f"tbody tr:nth-child({line + 1}) > *", "props": "border-top: 1px solid"}
         for line in first.nonzero()[0]
     ]
-    return styler.hide(axis="index", level="block").set_table_styles(SCREEN + rules)
-
-
-SCREEN = [
-    {"selector": "tbody tr", "props": "background: none"},  # stripes would cross the groups
-    {"selector": "td, th", "props": "padding: 3px 7px; white-space: nowrap"},
-    {"selector": "td", "props": "text-align: right; font-variant-numeric: tabular-nums"},
-    {"selector": "th.col_heading", "props": "text-align: right"},
-    {"selector": "th.row_heading, th.index_name", "props": "text-align: left; vertical-align: top"},
-    {"selector": "th.row_heading", "props": "font-weight: normal; white-space: normal"},
-    {"selector": "caption", "props": "caption-side: bottom; text-align: left; max-width: 60em"},
-    {"selector": "caption", "props": "padding-top: 6px; opacity: 0.75"},
-]
+    return styler.hide(axis="index", level="block").set_table_styles(FACE + rules)
 
 
 def _as_html(entry: Entry) -> str:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from dpp import figures
 from dpp.data import catalogue
+from dpp.figures.notebook_tables import say
 from dpp.paper import grid, layout, tables
 from dpp.paper.paired_differences import Contrast, contrast, pairs
 from dpp.runs import records
@@ -213,7 +214,7 @@ class RegeneratedTable:
             The contrast of each claim.
         """
         measured = {claim: self.contrast(*both) for claim, both in rows.items()}
-        show_markdown(
+        say(
             "\n".join(
                 f"- **{claim}**: {measured[claim]}. The paper: "
                 f"{round(self.gain(*both), 6):+.1f} on average."
@@ -246,24 +247,8 @@ def _listed(rows: Rows) -> list[str]:
 # ---- In a notebook
 
 
-def show_frame(frame: pd.DataFrame, caption: str = "", digits: int = 1) -> None:
-    """Displays a small frame in the style of the tables."""
-    styler = frame.style.set_uuid("frame").set_table_styles(layout.SCREEN)
-    styler = styler.format(precision=digits, na_rep=tables.NOT_RUN).set_caption(caption)
-    styler = styler.format_index(lambda name: f"{name:g}" if isinstance(name, float) else name)
-    text = frame.to_string(float_format=f"%.{digits}f", na_rep=tables.NOT_RUN)
-    show_html(styler.to_html(), text)
-
-
 def show_html(page: str, text: str) -> None:
     """Displays HTML, or the text where there is none; the same bytes each time, unlike a Styler."""
     from IPython.display import display
 
     display({"text/html": page, "text/plain": text}, raw=True)
-
-
-def show_markdown(text: str) -> None:
-    """Displays Markdown."""
-    from IPython.display import Markdown, display
-
-    display(Markdown(text))

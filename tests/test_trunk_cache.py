@@ -184,13 +184,13 @@ def test_stopped_run_resumes_to_the_same_weights(birds, root, tmp_path, monkeypa
     whole = runs.run(experiment, root=tmp_path / "whole", progress=False)
     from dpp.training import resumable
 
-    steps, leave_if = [], resumable.leave_if
+    steps, stop_if_signalled = [], resumable.stop_if_signalled
 
     def leave_at_the_fifth_step(received, trainer, folder):
         steps.append(trainer.step)
-        leave_if([2] if len(steps) == 5 else received, trainer, folder)
+        stop_if_signalled([2] if len(steps) == 5 else received, trainer, folder)
 
-    monkeypatch.setattr(resumable, "leave_if", leave_at_the_fifth_step)
+    monkeypatch.setattr(resumable, "stop_if_signalled", leave_at_the_fifth_step)
     monkeypatch.setattr(resumable, "SAVE_EVERY", 0)
     with pytest.raises(Stopped):
         runs.run(experiment, root=tmp_path / "stopped", progress=False)

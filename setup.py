@@ -2,7 +2,7 @@
 
 The CPU part is always built; the CUDA part when torch has CUDA and nvcc is found, and a GPU is
 visible or FORCE_CUDA=1. What was built, or why nothing was, is left in `dpp/_build.json`, which
-`python -m dpp doctor` reads. Environment: CXX, CUDA_HOME, FORCE_CUDA, TORCH_CUDA_ARCH_LIST, and,
+`dpp doctor` reads. Environment: CXX, CUDA_HOME, FORCE_CUDA, TORCH_CUDA_ARCH_LIST, and,
 for developers, DPP_SANITIZE=1: AddressSanitizer, UBSan and warnings as errors.
 """
 

@@ -134,7 +134,7 @@ def build_parser() -> argparse.ArgumentParser:
         "reproduce",
         help="make the paper's tables and figures: train, then run the notebooks",
         description="Makes every run that the chosen notebooks want, runs the notebooks, and "
-        "prints the paper's tables. Stop it at any time: the same command goes on.",
+        "prints the paper's tables. Stop it at any time; run the same command to resume.",
     )
     profiles = "; ".join(f"{name}: {what}" for name, what in PROFILES.items())
     command.add_argument("--profile", default="mini", help=f"{profiles} (default: mini)")
@@ -163,7 +163,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_explain_command(commands)
     add_report_command(commands)
     add_prune_command(commands)
-    command = commands.add_parser("status", help="write the README's status table anew")
+    command = commands.add_parser("status", help="renew the README's status table")
     command.set_defaults(run=run_status)
     return parser
 
@@ -200,9 +200,9 @@ def add_cache_command(commands: argparse._SubParsersAction) -> None:
 def add_train_command(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "train",
-        help="train a network, or go on with one that was stopped",
+        help="train a network, or resume a stopped one",
         description="Trains what the fields below describe, unless that run is there already; a "
-        "run that was stopped goes on. Fields that are not given are the profile's.",
+        "stopped run is resumed. Fields that are not given are the profile's.",
     )
     command.add_argument("--profile", default="mini", choices=PRESETS, help="default: mini")
     command.add_argument("--root", type=Path, metavar="DIR", help="instead of DPP_RUNS, or runs/")

@@ -102,7 +102,7 @@ def check_data(key: str) -> Check:
     if folder:
         return Check(data_set.title, OK, str(folder))
     wanted = f"no {data_set.folder}/{data_set.marker} under {data_root()}"
-    return Check(data_set.title, OPTIONAL, wanted, f"python -m dpp data {key}, or set DPP_DATA")
+    return Check(data_set.title, OPTIONAL, wanted, f"dpp data {key}, or set DPP_DATA")
 
 
 def check_disk() -> Check:

@@ -383,7 +383,7 @@ def test_file_that_is_no_image_is_named(tmp_path):
     with pytest.raises(UserError, match="letter.jpg cannot be decoded"):
         network.picture(tmp_path / "letter.jpg")
     (tmp_path / "empty.jpg").touch()
-    with pytest.raises(UserError, match="empty.jpg has zero bytes"):
+    with pytest.raises(UserError, match="empty.jpg is empty"):
         network.picture(tmp_path / "empty.jpg")
     for wrong in (tmp_path / "nowhere.jpg", tmp_path):
         with pytest.raises(UserError, match=f"there is no image {wrong}"):

@@ -199,7 +199,7 @@ def test_side_of_the_native_map_follows_from_the_layers(name):
 
 def test_layer_that_is_not_understood_is_refused():
     layers = OrderedDict(mix=nn.Conv2d(3, 2, 1), pool=nn.AdaptiveAvgPool2d(14))
-    with pytest.raises(ValueError, match="odd: some layer"):
+    with pytest.raises(ValueError, match="odd: a layer"):
         Backbone("odd", layers, stride=16)
 
 

@@ -60,6 +60,4 @@ def test_damage_is_found_by_verifying(kept, capsys, monkeypatch):
     path = kept.folder / "features.bin"
     path.write_bytes(b"\1" + path.read_bytes()[1:])
     assert run("--verify", monkeypatch=monkeypatch) == 1
-    assert (
-        f'damaged: run "python -m dpp cache --remove {kept.folder.name}' in capsys.readouterr().out
-    )
+    assert f'damaged: run "dpp cache --remove {kept.folder.name}' in capsys.readouterr().out

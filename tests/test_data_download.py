@@ -367,7 +367,7 @@ def test_prepare_says_what_is_there_and_what_is_next(cub, root, tmp_path, monkey
     monkeypatch.setenv("DPP_DATA", str(root))
     said = install.prepare("cub").splitlines()
     assert said[0].startswith(f"CUB-200-2011 is at {root / 'CUB_200_2011'}: 2 classes, 10 images")
-    assert said[1:] == ["next: python -m dpp reproduce --profile paper"]
+    assert said[1:] == ["next: dpp reproduce --profile paper"]
     assert doctor.examine(["CUB-200-2011"])[0].found == str(root / "CUB_200_2011")
     elsewhere = install.prepare("cub", root=tmp_path / "elsewhere")
     assert f"export DPP_DATA={tmp_path / 'elsewhere'}" in elsewhere
@@ -385,7 +385,7 @@ def test_prepare_draws_posebirds_in_the_given_root(tmp_path, monkeypatch):
     drawn, tiny = [], lambda root: catalogue.read_cub(write_cub(root / "drawn"), name="PoseBirds")
     said = install.prepare("posebirds", root=tmp_path)
     assert drawn == [("posebirds", tmp_path)]
-    assert said.startswith("PoseBirds is at ") and said.endswith("next: python -m dpp reproduce")
+    assert said.startswith("PoseBirds is at ") and said.endswith("next: dpp reproduce")
 
 
 def test_command_line_refuses_in_one_line(tmp_path):

@@ -63,7 +63,7 @@ def test_cub_lists_that_disagree_are_refused(tmp_path, file, old, new, said):
 
 
 def test_cub_without_a_list_says_how_to_get_it(tmp_path):
-    with pytest.raises(UserError, match=r'no images.txt under .* run "python -m dpp data cub"'):
+    with pytest.raises(UserError, match=r'no images.txt under .* run "dpp data cub"'):
         data.read_cub(tmp_path)
 
 
@@ -223,7 +223,7 @@ def test_image_listed_twice_is_refused(tmp_path):
 
 def test_load_finds_data_sets_under_the_data_root(tmp_path, monkeypatch):
     monkeypatch.setenv("DPP_DATA", str(tmp_path))
-    with pytest.raises(UserError, match=r'Dogs has no train_list.mat .* "python -m dpp data dogs"'):
+    with pytest.raises(UserError, match=r'Dogs has no train_list.mat .* "dpp data dogs"'):
         data.load("dogs")
     write_cub(tmp_path / "CUB_200_2011")
     write_dogs(tmp_path / "StanfordDogs")

@@ -1,4 +1,4 @@
-"""`python -m dpp explain` and `report`: what they print and write, and how they refuse."""
+"""`dpp explain` and `report`: what they print and write, and how they refuse."""
 
 import re
 import shutil

@@ -145,8 +145,8 @@ def test_executed_notebook_is_left_alone_until_something_changes(tmp_path, capsy
     work = {path: notebooks.values(path, "smoke", {})}
     assert notebooks.execute(work, tmp_path) == []
     before = (tmp_path / path.name).read_bytes()
-    results = paths.results("mini")  # 00 has no profile
-    results.mkdir(parents=True)
+    results = paths.results("smoke")
+    results.mkdir(parents=True, exist_ok=True)
     (results / "part_share.csv").write_text("what another notebook wrote")
     assert notebooks.execute(work, tmp_path) == []
     assert "unchanged" in capsys.readouterr().out

@@ -39,7 +39,7 @@ def tiny(**changes) -> Experiment:
 
 
 def command(root: Path, **changes) -> list[str]:
-    """`python -m dpp train` for a tiny experiment."""
+    """`dpp train` for a tiny experiment."""
     words = [sys.executable, "-m", "dpp", "train", "--profile", "smoke", "--root", str(root)]
     for name, value in (TINY | changes).items():
         values = value if isinstance(value, tuple) else (value,)
@@ -158,7 +158,7 @@ def test_signal_saves_between_two_steps_and_leaves_cleanly(finished, tmp_path, n
     process.send_signal(number)
     message = process.communicate()[1]
     assert process.returncode == code, message
-    assert "the same command goes on" in message and "Traceback" not in message
+    assert "run the same command to resume" in message and "Traceback" not in message
     again = subprocess.run(command(tmp_path), env=environment(), capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert digest(runs.find(tiny(), tmp_path)) == digest(finished)

@@ -165,7 +165,7 @@ def check_upload(name: str, content: bytes) -> None:
     if len(content) > LARGEST_FILE:
         raise UserError(
             f"{name} has {len(content) / 1e6:.1f} MB: choose an image of at most "
-            f"{LARGEST_FILE / 1e6:.0f} MB, or explain it with: python -m dpp explain"
+            f"{LARGEST_FILE / 1e6:.0f} MB, or explain it with: dpp explain"
         )
     too_large = (
         f"an image of at most {LARGEST_SIDE} pixels a side and "

@@ -100,6 +100,6 @@ def verify(root: Path | None = None) -> list[str]:
             wrong = store.verify() if store.folder == cache.folder else [0]
         except (UserError, KeyError, TypeError, ValueError):
             wrong = [0]
-        advice = f'damaged: run "python -m dpp cache --remove {cache.name}"'
+        advice = f'damaged: run "dpp cache --remove {cache.name}"'
         lines.append(f"{cache.name}  {advice if wrong else 'every chunk matches its hash'}")
     return lines

@@ -137,7 +137,7 @@ def load(name: str, root: Path | None = None, **options) -> Source:
             wanted = (root or data_root()) / data_set.folder
             raise UserError(
                 f"{data_set.title} has no {data_set.marker} under {wanted}: "
-                f'run "python -m dpp data {name}" or set DPP_DATA'
+                f'run "dpp data {name}" or set DPP_DATA'
             )
         return PUBLISHED[name].read(folder)
     if name in DRAWN:

@@ -68,7 +68,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str, str]]:
     except FileNotFoundError as error:
         raise UserError(
             f"no {path.name} under {path.parent}: expected the layout of CUB-200-2011; "
-            f'run "python -m dpp data cub" or set DPP_DATA'
+            f'run "dpp data cub" or set DPP_DATA'
         ) from error
     for line_number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():

@@ -10,7 +10,7 @@ from dpp.data.image_records import Box, ImageRecord, Source, check_source
 from dpp.system.errors import UserError
 
 SYNSET = re.compile(r"n\d+-")  # WordNet's number, before the breed in a folder's name
-ADVICE = 'run "python -m dpp data dogs" or set DPP_DATA'
+ADVICE = 'run "dpp data dogs" or set DPP_DATA'
 
 
 def read_dogs(root: Path, name: str = "Stanford Dogs") -> Source:

@@ -1,4 +1,4 @@
-"""`python -m dpp data`: installs a data set in the data root, complete and verified."""
+"""`dpp data`: installs a data set in the data root, complete and verified."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,10 +30,10 @@ def prepare(name: str, given: Sequence[Path] = (), root: Path | None = None) -> 
         if given:
             raise UserError(f"{name} is drawn, not unpacked: leave --archive out")
         source = catalogue.load(name, folder)
-        following = "python -m dpp reproduce"
+        following = "dpp reproduce"
     else:
         source = install(catalogue.PUBLISHED[name], folder, given)
-        following = "python -m dpp reproduce --profile paper"
+        following = "dpp reproduce --profile paper"
     images, train, test = source.counts()
     lines = [
         f"{source.name} is at {source.root}: {len(source.class_names)} classes, {images:,} images "

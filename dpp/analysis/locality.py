@@ -24,17 +24,14 @@ def cell_cosines(network: Network, dataset: ImageDataset, most: int = 4) -> pd.S
     """
     maps = [network.inspect(batch.images).z.cpu() for batch in batches(make_loader(dataset, BATCH))]
     z = torch.nn.functional.normalize(torch.cat(maps), dim=1)  # (N, C + 1, H, W)
-    found = {}
+    cosines = {}
     for apart in range(1, min(most, *(side - 1 for side in z.shape[2:])) + 1):
         across = (z[..., apart:] * z[..., :-apart]).sum(dim=1).mean()
         down = (z[..., apart:, :] * z[..., :-apart, :]).sum(dim=1).mean()
-        found[f"{apart} cell{'s' * (apart > 1)} apart"] = float(across + down) / 2
-    count, length = (
-        len(z),
-        z.double().mean(dim=0).square().sum(dim=0),
-    )  # of the mean vector, squared
+        cosines[f"{apart} cell{'s' * (apart > 1)} apart"] = float(across + down) / 2
+    count, length = len(z), z.double().mean(dim=0).square().sum(dim=0)  # squared, of the mean
     others = (count * length - 1) / (count - 1)  # the mean over pairs without an image with itself
-    return pd.Series(found | {"another image": float(others.mean())}, name="cosine")
+    return pd.Series(cosines | {"another image": float(others.mean())}, name="cosine")
 
 
 def pixel_reach(network: Network, dataset: ImageDataset, images: int = 20) -> pd.Series:
@@ -61,8 +58,8 @@ def pixel_reach(network: Network, dataset: ImageDataset, images: int = 20) -> pd
     centre, cell = network.cell_centres[middle], network.size / features.shape[2]
     away = (torch.arange(network.size) + 0.5 - centre).abs()
     away = torch.maximum(away[:, None], away)  # of the square on whose edge a pixel lies
-    found = {}
+    shares = {}
     for side in (1, 3, 5):
         inside = weight[:, away <= side * cell / 2].sum() / weight.sum()
-        found[f"{side} x {side} cells"] = float(inside)
-    return pd.Series(found | {"any pixel": float((weight > 0).float().mean())}, name="share")
+        shares[f"{side} x {side} cells"] = float(inside)
+    return pd.Series(shares | {"any pixel": float((weight > 0).float().mean())}, name="share")

@@ -49,12 +49,12 @@ def decisions(network: Network, dataset: ImageDataset) -> pd.DataFrame:
         truth = logits.gather(1, labels[:, None])[:, 0]
         rivals = logits.scatter(1, labels[:, None], -torch.inf).amax(dim=1)
         predicted = logits.argmax(dim=1)
-        mine = own_class(predicted, owners)
+        own = own_class(predicted, owners)
         columns = {
             "label": labels,
             "predicted": predicted,
             "correct": predicted == labels,
-            "similarity": scores.masked_fill(~mine, -torch.inf).amax(dim=1),
+            "similarity": scores.masked_fill(~own, -torch.inf).amax(dim=1),
             "nearest": owners[scores.argmax(dim=1)],
             "lead": truth - rivals,
             "margin": best[:, 0] - best[:, 1],
@@ -167,8 +167,8 @@ def part_placement(network: Network, dataset: ImageDataset) -> pd.DataFrame:
             record = dataset.records[index]
             visible = [(part.y, part.x) for part in record.parts or () if part.visible]
             if visible:
-                found, _ = network.model.find_parts(output, row, best[row : row + 1])
-                places[record.id] = found[0].cpu().numpy()
+                parts, _ = network.model.find_parts(output, row, best[row : row + 1])
+                places[record.id] = parts[0].cpu().numpy()
                 view = network.geometry(record)[0]
                 marks[record.id] = view.image_to_cell(np.array(visible), cells)
     if len(marks) < 2:
@@ -230,12 +230,12 @@ def hide_parts(network: Network, dataset: ImageDataset, seed: int = 0) -> pd.Dat
             "lost": lost[name].mean(),
             "accuracy": (seen.logits.argmax(dim=1).cpu() == labels).float().mean(),
         }
-    found = pd.DataFrame(rows_of).T.astype(float)
+    table = pd.DataFrame(rows_of).T.astype(float)
     more = {name: (lost["the boxes of its parts"] - one).numpy() for name, one in lost.items()}
-    found.insert(3, "parts cost more", pd.Series({name: one.mean() for name, one in more.items()}))
+    table.insert(3, "parts cost more", pd.Series({name: one.mean() for name, one in more.items()}))
     errors = {name: one.std(ddof=1) / len(one) ** 0.5 for name, one in more.items()}
-    found.insert(4, "error", pd.Series(errors))
-    return found
+    table.insert(4, "error", pd.Series(errors))
+    return table
 
 
 def part_masks(centres: np.ndarray, size: int, side: float) -> Tensor:
@@ -269,16 +269,16 @@ def without_animals(network: Network, dataset: ImageDataset, seed: int = 0) -> p
         "test images, pixels shuffled": images.flatten(2)[:, :, order].view_as(images),
         "noise": torch.randn(images.shape, generator=draw) * spread + mean,
     }
-    found = {}
+    rows = {}
     for name, inputs in kinds.items():
         seen = network.inspect(inputs)
         correct = seen.logits.argmax(dim=1).cpu() == labels
-        found[name] = {
+        rows[name] = {
             "similarity": seen.scores.amax(dim=1).mean(),
             "probability": seen.logits.softmax(dim=1).amax(dim=1).mean(),
             "accuracy": np.nan if name == "noise" else correct.float().mean(),
         }
-    return pd.DataFrame(found).T.astype(float)
+    return pd.DataFrame(rows).T.astype(float)
 
 
 def project_untrained(run: Run, dataset: ImageDataset) -> Network:

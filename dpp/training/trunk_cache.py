@@ -178,13 +178,13 @@ class _Maker:
 
 def trunk_digest(backbone: Backbone) -> str:
     """The SHA-256 of the frozen layers' weights and statistics."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, layer in backbone.steps()[: backbone.frozen_steps]:
         for key, value in layer.state_dict().items():
             array = value.detach().cpu().contiguous().numpy()
-            found.update(f"{name}.{key} {array.dtype} {array.shape}\n".encode())
-            found.update(array.tobytes())
-    return found.hexdigest()
+            digest.update(f"{name}.{key} {array.dtype} {array.shape}\n".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def pixels_digest(store: PixelStore) -> str:
@@ -194,14 +194,14 @@ def pixels_digest(store: PixelStore) -> str:
         return files.read_file(kept).decode()
     if store.pixels is None:
         raise UserError('trunk features need kept pixels: pass keep="disk" or keep="memory"')
-    found = hashlib.sha256(digest_of(store.rows).encode())
-    found.update(store.image_sizes.tobytes())
+    digest = hashlib.sha256(digest_of(store.rows).encode())
+    digest.update(store.image_sizes.tobytes())
     for first in range(0, len(store.pixels), CHUNK):
-        found.update(np.ascontiguousarray(store.pixels[first : first + CHUNK]))
+        digest.update(np.ascontiguousarray(store.pixels[first : first + CHUNK]))
     with suppress(UserError):  # then it is computed each time
         if kept:
-            files.write_file(kept, found.hexdigest().encode())
-    return found.hexdigest()
+            files.write_file(kept, digest.hexdigest().encode())
+    return digest.hexdigest()
 
 
 def digest_of(ids) -> str:

@@ -97,6 +97,7 @@ def test_half_precision_hardly_moves_the_last_block(few, monkeypatch, tmp_path):
     assert (exact - rounded).norm() < 5e-4 * exact.norm()
 
 
+@pytest.mark.slow
 def test_real_photographs_train_by_the_command_line(few, tmp_path):
     environment = os.environ | {"DPP_WEIGHTS": str(WEIGHTS), "DPP_DATA": str(tmp_path / "data")}
     environment |= {"DPP_RUNS": str(tmp_path / "runs")}

@@ -9,6 +9,7 @@ from dpp.analysis.figure_data import check_deformable
 from dpp.analysis.network import Network
 from dpp.data.batches import Batch, ImageDataset, batches, make_loader
 from dpp.networks.losses import own_class
+from dpp.networks.model import offsets_at
 from dpp.reference import resting_places
 
 BATCH = 50  # images that are inspected at a time
@@ -43,11 +44,8 @@ def _compare(network: Network, batch: Batch, reach: float) -> pd.DataFrame:
     others = ~own_class(batch.labels, layer.classes)
     similarity, best = moved.scores.masked_fill(others, -1).max(dim=1)
     at_rest = held.scores.masked_fill(others, -1).amax(dim=1)
-    images = torch.arange(len(batch.labels))
-    columns = moved.z.shape[3]
-    centres = moved.places[images, best]
-    field = moved.offsets.unflatten(1, (-1, 2))  # (N, parts, 2, H, W)
-    offsets = field[images, ..., centres // columns, centres % columns]  # (N, parts, 2)
+    centres = moved.places.gather(1, best[:, None])  # (N, 1)
+    offsets = offsets_at(moved.offsets, centres)[:, 0]  # (N, parts, 2)
     searched = _search(moved.z, layer.normalised(), layer.geometry["dilation"], best, reach)
     return pd.DataFrame(
         {

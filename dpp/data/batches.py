@@ -24,6 +24,9 @@ from dpp.data.transforms import (
 from dpp.system.errors import UserError
 
 
+VIEW_SEED = 0  # of an image's views, whatever the seed of a run: all share what is kept of them
+
+
 class Batch(NamedTuple):
     """Some images, or one without the first dimension."""
 
@@ -37,13 +40,13 @@ class ImageDataset(Dataset):
 
     `dataset[index]` is one un-batched `Batch`, as in epoch 0; a list of (epoch, index) gives a
     batch. An augmentation depends on the seed, the epoch and the index alone; of a number of views,
-    on the seed, the image's id and which view the epoch shows.
+    on the image's id and which view the epoch shows: views are the same for every seed.
 
     Args:
         records: the images, in order.
         store: their pixels; several data sets may share it.
         augmented: as for training; otherwise as for projection and scoring.
-        seed: of the augmentation.
+        seed: of the augmentation, or of the order of the views.
         views: how many augmentations an image has in all, see `choose_view`; 0 for a new one in
             each epoch.
     """
@@ -100,8 +103,9 @@ class ImageDataset(Dataset):
         return choose_view(self.seed, epoch, image_number(self.records[index].id), self.views)
 
     def _augmentation(self, view: int, index: int) -> Augmentation:
-        number = image_number(self.records[index].id) if self.views else index
-        return draw_augmentation(self.seed, view, number)
+        if self.views:
+            return draw_augmentation(VIEW_SEED, view, image_number(self.records[index].id))
+        return draw_augmentation(self.seed, view, index)
 
     def geometry(self, index: int) -> Geometry:
         """How the un-augmented tensor of an image lies in its file."""

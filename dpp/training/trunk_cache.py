@@ -2,11 +2,11 @@
 
 Two stores (`dpp.data.feature_store`) under `cache/trunk` in the data root: `plain`, of all images
 as they are, for validation, test, projection and the last layer; and `views`, of the augmented
-views of the training images. A store is named by a digest of all that it depends on: the backbone
-and its frozen layers with their weights, the images' pixels, and for views the augmentation, its
-seed, and which images. An epoch shows one view of each image, and as many epochs as there are views
-show each of them once (`dpp.data.transforms.choose_view`). Runs that agree in all of this share a
-store, whatever their method, loss or head.
+views of the training and validation images. A store is named by a digest of all that it depends on:
+the backbone and its frozen layers with their weights, the images' pixels, and for views the
+augmentation and which images. An epoch shows one view of each image, and as many epochs as there
+are views show each of them once (`dpp.data.transforms.choose_view`). Runs that agree in all of this
+share a store, whatever their method, loss, head, seed or validation split.
 
 Features are kept in half precision. Measured on photographs of CUB with ImageNet weights, the
 rounding changes the last block's features by a relative 1e-4 (ResNet-34 up to layer3; VGG-16 up to
@@ -104,8 +104,9 @@ def cache_splits(
         for name, dataset in splits._asdict().items()
         if name != "train"
     }
-    first_rows = range(0, views.rows, splits.train.views)
-    return Splits(train=CachedDataset(splits.train, views, first_rows), **cached)
+    first_rows = {r.id: n * splits.train.views for n, r in enumerate(maker.viewed.records)}
+    rows = [first_rows[record.id] for record in splits.train.records]
+    return Splits(train=CachedDataset(splits.train, views, rows), **cached)
 
 
 class _Maker:
@@ -114,9 +115,13 @@ class _Maker:
     def __init__(self, splits: Splits, backbone: Backbone, root: Path, dtype: str):
         self.splits, self.backbone, self.dtype = splits, backbone, dtype
         self.device = next(backbone.parameters()).device
-        self.train, pixels = splits.train, splits.train.store
+        pixels, views = splits.train.store, splits.train.views
         records = {r.id: r for dataset in splits for r in dataset.records}
         self.plain = ImageDataset([records[id] for id in pixels.rows], pixels)
+        # Views of validation images too: another seed or share of validation has the same store.
+        tested = {record.id for record in splits.test.records}
+        training = [record for record in self.plain.records if record.id not in tested]
+        self.viewed = ImageDataset(training, pixels, augmented=True, views=views)
         shape = self.compute(self.show_plain(range(1))).shape[1:]
         key = {
             "backbone": backbone.name,
@@ -128,20 +133,19 @@ class _Maker:
             "mean_std": [transforms.IMAGENET_MEAN, transforms.IMAGENET_STD],
         }
         key = json.loads(json.dumps(key))  # as it is read back
-        views = key | {
-            "views": self.train.views,
-            "seed": self.train.seed,
+        views_key = key | {
+            "views": views,
             "augmentation": [transforms.LARGEST_ANGLE, transforms.LARGEST_SHEAR, "bicubic"],
-            "images": digest_of(record.id for record in self.train.records),
+            "images": digest_of(record.id for record in training),
         }
         name = f"{backbone.name}-{backbone.frozen_trunk}-{pixels.size}px"
         what = f"{backbone.name} up to {backbone.frozen_trunk}, {pixels.size} px"
-        count = len(self.train) * self.train.views
-        described = f"{what}: {self.train.views} views of {len(self.train):,} images"
+        count = len(training) * views
+        described = f"{what}: {views} views of {len(training):,} images"
         plain_name, plain_what = f"{name}-plain", f"{what}: {len(self.plain):,} images"
         self.stores = (
             FeatureStore(root, plain_name, key, len(self.plain), shape, dtype, plain_what),
-            FeatureStore(root, f"{name}-views", views, count, shape, dtype, described),
+            FeatureStore(root, f"{name}-views", views_key, count, shape, dtype, described),
         )
 
     def show_plain(self, rows: range) -> torch.Tensor:
@@ -149,8 +153,8 @@ class _Maker:
 
     def show_view(self, rows: range) -> torch.Tensor:
         """Row by row all views, counted from 1, of the first image, then of the second."""
-        pairs = (divmod(row, self.train.views) for row in rows)
-        return self.train.show([(view + 1, index) for index, view in pairs])
+        pairs = (divmod(row, self.viewed.views) for row in rows)
+        return self.viewed.show([(view + 1, index) for index, view in pairs])
 
     @torch.inference_mode()
     def compute(self, images: torch.Tensor) -> np.ndarray:

@@ -23,7 +23,6 @@ from dpp.data.transforms import (
 )
 from dpp.system.errors import UserError
 
-
 VIEW_SEED = 0  # of an image's views, whatever the seed of a run: all share what is kept of them
 
 

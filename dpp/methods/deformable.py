@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dpp.networks import losses
 from dpp.networks.backbones import Backbone
 from dpp.networks.model import DeformableProtoPNet, Output
-from dpp.training import last_layer, projection
+from dpp.training import last_layer, projection, prototype_start
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Method, Objective, Phase, Schedule
 
@@ -54,6 +54,7 @@ def schedule(experiment: Experiment) -> Schedule:
             Phase("second warm", experiment.second_warm_epochs, second_rates, warm_weights),
             joint,
         ),
+        before=("start",) if experiment.prototype_start == "features" else (),
         stages=("project",) if experiment.last_layer == "fixed" else ("project", "last layer"),
         after=experiment.project_after,
         weight_decay={"backbone": experiment.weight_decay},
@@ -116,6 +117,7 @@ METHOD = Method(
     objective=lambda experiment: stage_one(experiment.margin),
     schedule=schedule,
     stages=lambda experiment: {
+        "start": prototype_start.stage,
         "project": projection.stage,
         "last layer": last_layer.stage(experiment),
     },

@@ -26,7 +26,7 @@ from dpp.data.batches import Batch, ImageDataset
 from dpp.networks import losses
 from dpp.networks.backbones import Backbone
 from dpp.networks.model import DeformableProtoPNet, find_cells, make_last_layer
-from dpp.training import last_layer, projection
+from dpp.training import last_layer, projection, prototype_start
 from dpp.training.experiments import Experiment
 from dpp.training.projection import Origin
 from dpp.training.trainer import Method, Phase, Schedule
@@ -112,6 +112,9 @@ class CellPrototypes(nn.Module):
     def replace(self, prototype: Tensor, samples: Tensor) -> None:
         """Replaces prototypes (Q,) by cells (Q, C + 1, 1, 1)."""
         self.vectors[prototype] = samples[:, :-1]
+
+    def rescale(self) -> None:
+        """Nothing: distances depend on the vectors' lengths."""
 
 
 def squared_distance(one: Tensor, other: Tensor) -> Tensor:
@@ -217,6 +220,7 @@ def make_schedule(experiment: Experiment, more: Mapping[str, float] | None = Non
             Phase("warm", experiment.warm_epochs, warm, weights),
             Phase("joint", epochs, joint, weights, **decay),
         ),
+        before=("start",) if experiment.prototype_start == "features" else (),
         stages=("project",) if experiment.last_layer == "fixed" else ("project", "last layer"),
         after=experiment.project_after,
         weight_decay=dict.fromkeys(("backbone", "add_on"), experiment.weight_decay),
@@ -246,6 +250,7 @@ METHOD = Method(
     objective=lambda experiment: objective,
     schedule=make_schedule,
     stages=lambda experiment: {
+        "start": prototype_start.stage,
         "project": partial(projection.stage, project=project),
         "last layer": last_layer.stage(experiment),
     },

@@ -15,7 +15,7 @@ from torch.nn import functional
 from dpp import ops
 from dpp.methods.protopnet import CellPrototypes, ProtoPNet, make_schedule, patch_terms, weighed
 from dpp.networks import losses
-from dpp.training import last_layer, projection
+from dpp.training import last_layer, projection, prototype_start
 from dpp.training.trainer import Method, Phase
 
 SUBSPACE_WEIGHT = 1e-7  # of the distances between classes' subspaces
@@ -135,6 +135,7 @@ METHOD = Method(
         experiment, {"orthogonality": experiment.orthogonality, "subspace": SUBSPACE_WEIGHT}
     ),
     stages=lambda experiment: {
+        "start": prototype_start.stage,
         "project": projection.stage,
         "last layer": last_layer.stage(experiment),
     },

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from dpp import ops
 from dpp.networks.released import PAPER, ReleasedSwitches
@@ -219,3 +220,8 @@ class Prototypes(nn.Module):
         features, last = samples[:, : -self.extra], samples[:, -1:]
         scale = torch.where(last > 0, self.epsilon / last, 0)
         self.vectors[prototype] = features * scale
+
+    @torch.no_grad()
+    def rescale(self) -> None:
+        """Gives every part's vector length 1, which sets how far a step of Adam turns it."""
+        self.vectors.copy_(functional.normalize(self.vectors, dim=1))

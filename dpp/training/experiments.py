@@ -24,6 +24,7 @@ MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
 PRECISIONS = ("float32", "bfloat16", "float16")
 LAST_LAYERS = ("converged", "passes", "fixed")
 OFFSET_STARTS = ("normal", "he")
+PROTOTYPE_STARTS = ("uniform", "features")
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
 
 
@@ -88,6 +89,9 @@ class Experiment:
     offset_start: str = _field(
         "normal", f"of the offset branch in joint training: {', '.join(OFFSET_STARTS)}", later=True
     )
+    prototype_start: str = _field(
+        "uniform", f"of the prototypes: {', '.join(PROTOTYPE_STARTS)} of own images", later=True
+    )
 
     def __post_init__(self):
         for entry in fields(self):
@@ -99,6 +103,7 @@ class Experiment:
         _check_choice("last_layer", self.last_layer, LAST_LAYERS)
         _check_choice("precision", self.precision, PRECISIONS)
         _check_choice("offset_start", self.offset_start, OFFSET_STARTS)
+        _check_choice("prototype_start", self.prototype_start, PROTOTYPE_STARTS)
         if self.views and not self.frozen_trunk:
             raise UserError("views are of a frozen trunk: name its last layer as frozen_trunk")
         if self.margin >= math.pi:

@@ -51,7 +51,7 @@ class Task(NamedTuple):
     """One entry of a schedule: an epoch of training, or a later stage."""
 
     stage: str  # "train", or the name of another stage
-    epoch: int  # counted from 1
+    epoch: int  # counted from 1; 0 before the first
     phase: Phase
     epoch_of_phase: int  # counted from 0
 
@@ -65,12 +65,14 @@ class Schedule:
         stages: what follows the epochs in `after`, by name.
         after: epochs, counted from 1.
         weight_decay: of the children that have one.
+        before: stages that come before the first epoch, by name; they count as epoch 0.
     """
 
     phases: tuple[Phase, ...]
     stages: tuple[str, ...] = ()
     after: tuple[int, ...] = ()
     weight_decay: Mapping[str, float] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
 
     def __post_init__(self):
         epochs = sum(phase.epochs for phase in self.phases)
@@ -85,7 +87,7 @@ class Schedule:
         )
 
     def tasks(self) -> list[Task]:
-        tasks, epoch = [], 0
+        tasks, epoch = [Task(stage, 0, self.phases[0], 0) for stage in self.before], 0
         for phase in self.phases:
             for place in range(phase.epochs):
                 epoch += 1

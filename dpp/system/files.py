@@ -171,6 +171,10 @@ def _remove_unfinished_folders(parent: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+class BusyError(UserError):
+    """Another process holds a folder's lock."""
+
+
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[None]:
     """Holds a folder's lock, its file `.lock`; where the file system has no locks, nobody waits.
@@ -180,8 +184,8 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
         wait: until no other process holds the lock, instead of raising at once.
 
     Raises:
-        UserError: the folder cannot be written to; or another process holds the lock, and `wait`
-            is False.
+        BusyError: another process holds the lock, and `wait` is False.
+        UserError: the folder cannot be written to.
     """
     lock = FileLock(folder / ".lock", blocking=wait, fallback_to_soft=False)
     with ExitStack() as stack:
@@ -189,7 +193,7 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock)
         except Timeout as error:
-            raise UserError(
+            raise BusyError(
                 f"another process is at work in {folder}: wait until it has ended, then run the "
                 "command again"
             ) from error
@@ -197,3 +201,16 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
             if error.errno not in NO_LOCKS:
                 raise UserError(f"{folder} cannot be written to: {error.strerror}") from error
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process holds the lock of a folder, which need not be there."""
+    try:
+        if (folder / ".lock").is_file():
+            with locked(folder, wait=False):
+                pass
+    except BusyError:
+        return True
+    except UserError:  # it cannot be written to: whoever tries will say so
+        pass
+    return False

@@ -164,6 +164,23 @@ def test_signal_saves_between_two_steps_and_leaves_cleanly(finished, tmp_path, n
     assert digest(runs.find(tiny(), tmp_path)) == digest(finished)
 
 
+def test_signal_to_the_group_saves_although_workers_get_it_too(finished, tmp_path):
+    words = [*command(tmp_path), "--workers", "2"]
+    process = subprocess.Popen(
+        words, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    folder = tmp_path / tiny().name
+    while not list(folder.glob("state-*.pt")) and process.poll() is None:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGTERM)
+    message = process.communicate()[1]
+    assert process.returncode == 143, message
+    assert "run the same command to resume" in message and "Traceback" not in message
+    with pytest.raises(ProcessLookupError):  # none of the group is left
+        os.killpg(process.pid, 0)
+    assert digest(runs.run(tiny(), root=tmp_path, progress=False)) == digest(finished)
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch, one_thread) -> Path:
     """The folder of a run that ended after its second epoch."""

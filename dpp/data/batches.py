@@ -1,5 +1,6 @@
 """Batches of images for a network: the same from the same seed, whatever the number of workers."""
 
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,6 @@ from dpp.data.transforms import (
     sampling_matrices,
 )
 from dpp.system.errors import UserError
-
 
 VIEW_SEED = 0  # of an image's views, whatever the seed of a run: all share what is kept of them
 
@@ -197,7 +197,21 @@ def make_loader(
         prefetch_factor=4 if workers else None,
         pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
         generator=torch.Generator().manual_seed(seed),  # leaves the global one alone
+        worker_init_fn=leave_signals_to_parent,
     )
+
+
+def leave_signals_to_parent(worker: int) -> None:
+    """Sets up a worker process: a signal to the whole group stops the parent, which saves first.
+
+    The parent then ends the worker; should it have to insist, a second SIGTERM counts.
+    """
+
+    def once(number, frame) -> None:
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, once)
 
 
 def as_it_is(batch: Batch) -> Batch:

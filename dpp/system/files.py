@@ -7,6 +7,7 @@ here reads or writes pickle.
 
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -79,6 +80,25 @@ def read_file(path: Path) -> bytes:
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     return hash_file(path, "sha256")
+
+
+def known_sha256(path: Path) -> str:
+    """The SHA-256 of a file, computed once while its size, times and inode stay the same."""
+    try:
+        return _sha256_of_version(path, *version(path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def version(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written to or replaced: size, times, inode."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+@functools.lru_cache(maxsize=32)
+def _sha256_of_version(path: Path, *version: int) -> str:
+    return sha256(path)
 
 
 def sha256_of_bytes(content: bytes) -> str:

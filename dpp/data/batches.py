@@ -1,6 +1,8 @@
 """Batches of images for a network: the same from the same seed, whatever the number of workers."""
 
+import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -204,14 +206,18 @@ def make_loader(
 def leave_signals_to_parent(worker: int) -> None:
     """Sets up a worker process: a signal to the whole group stops the parent, which saves first.
 
-    The parent then ends the worker; should it have to insist, a second SIGTERM counts.
+    The parent ends its workers, if it must by a SIGTERM of its own: only that one counts.
     """
-
-    def once(number, frame) -> None:
-        signal.signal(number, signal.SIG_DFL)
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, once)
+    if hasattr(signal, "sigwaitinfo"):  # Linux: it tells who sent a signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_at_parents_signal, daemon=True).start()
+
+
+def _end_at_parents_signal() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 def as_it_is(batch: Batch) -> Batch:

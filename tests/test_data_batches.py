@@ -2,6 +2,9 @@
 
 import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -253,15 +256,63 @@ def test_folder_of_mixed_shapes_makes_batches(tmp_path):
     assert all(torch.isfinite(batch.images).all() for batch in make_loader(dataset, 3))
 
 
-def test_kept_pixels_that_are_damaged_are_named(tmp_path):
-    records = data.read_cub(write_cub(tmp_path / "cub")).records
-    store = PixelStore(records, 8, folder=tmp_path / "cache")
-    (store.path / "sizes.npy").unlink()
-    with pytest.raises(UserError, match=f"{store.path.name}.*Delete that folder"):
-        PixelStore(records, 8, folder=tmp_path / "cache")
+def damage_pixels(folder: Path, kind: str) -> None:
+    """Damages one of the files of kept pixels."""
+    path = folder / ("about.json" if kind.startswith("about") else "pixels.bin")
+    content = path.read_bytes()
+    damaged = {
+        "inverted": bytes(255 - value for value in content),
+        "one bit": bytes([content[0] ^ 1]) + content[1:],
+        "cut": content[:-1],
+        "empty": b"",
+        "about of another kind": b"[]",
+        "about edited": content.replace(b"40", b"41"),
+        "about cut": content[:-9],
+    }
+    path.unlink() if kind.endswith("missing") else path.write_bytes(damaged[kind])
+
+
+KINDS = ["inverted", "one bit", "cut", "empty", "missing"]
+KINDS += ["about of another kind", "about edited", "about cut", "about missing"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kept_pixels_that_are_damaged_are_decoded_again(source, tmp_path, kind, capsys):
+    known = PixelStore(source.records, 8, folder=tmp_path / "cache")
+    whole = [part.copy() for part in known.get(source.records)]
+    damage_pixels(known.path, kind)
+    for said in ("damaged", ""):  # the second time nothing is wrong any more
+        store = PixelStore(source.records, 8, folder=tmp_path / "cache")
+        pixels, sizes = store.get(source.records)
+        assert np.array_equal(pixels, whole[0]) and np.array_equal(sizes, whole[1])
+        assert said in (error := capsys.readouterr().err) and bool(said) == bool(error)
+
+
+def test_pixels_that_cannot_be_decoded_again_are_refused(source, tmp_path):
+    store = PixelStore(source.records, 8, folder=tmp_path / "cache")
+    damage_pixels(store.path, "inverted")
+    save_image(source.train[0].path, 99)
+    with pytest.raises(UserError, match="was changed while it was used"):
+        store.get(source.train[:1])
 
 
 def test_fewer_than_no_workers_are_refused(source):
     dataset = ImageDataset(source.train, PixelStore(source.records, 16, keep="memory"))
     with pytest.raises(UserError, match="workers=-1"):
         make_loader(dataset, 2, workers=-1)
+
+
+ALIVE = """
+import sys
+from dpp import data
+from dpp.data.batches import ImageDataset, make_loader
+from dpp.data.cache import PixelStore
+records = data.read_folder(sys.argv[1]).train
+loader = make_loader(ImageDataset(records, PixelStore(records, 8, keep="memory")), 2, workers=2)
+kept = next(iter(loader)), iter(loader)
+"""
+
+
+def test_process_ends_while_its_workers_live(tmp_path):
+    words = [sys.executable, "-c", ALIVE, str(write_folder(tmp_path / "mine"))]
+    assert subprocess.run(words, timeout=100).returncode == 0

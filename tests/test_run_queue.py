@@ -1,8 +1,10 @@
 """Many runs side by side: each once, after what it needs; nothing is lost by damage or a stop."""
 
 import json
+import multiprocessing
 import re
 import signal
+import time
 
 import pytest
 from stopping import stop
@@ -117,3 +119,57 @@ def test_stop_saves_what_is_under_way(tmp_path, number):
     assert "runs in progress are saved: run the same command to resume" in said
     [folder] = (tmp_path / "runs").glob("deformable-*")
     assert checkpoints.find_states(folder) and not (folder / "manifest.json").exists()
+
+
+ORPHANED = """
+from pathlib import Path
+import sys
+from dpp.paper import run_queue
+from dpp.training.experiments import make_experiment
+if __name__ == "__main__":
+    long = {"backbone": "slim_vgg16_bn", "weights": "none", "epochs": 2000}
+    plans = [make_experiment("smoke", **long, seed=seed) for seed in range(2)]
+    run_queue.run_all(plans, jobs=2, root=Path(sys.argv[1]) / "runs")
+"""
+
+
+def test_killed_parent_takes_its_workers_along(tmp_path):
+    """The runs that they were making can be resumed: their locks are free."""
+    ready = lambda: len(list(tmp_path.glob("runs/*/metrics.csv"))) == 2  # noqa: E731
+    stop(tmp_path, ORPHANED, signal.SIGKILL, ready)
+    folders = list((tmp_path / "runs").glob("deformable-*"))
+    deadline = time.monotonic() + 2 * run_queue.worker_pool.GRACE + 10
+    while any(map(files.is_locked, folders)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert len(folders) == 2 and not any(map(files.is_locked, folders))
+
+
+def hold(folder, held, go) -> None:
+    with files.locked(folder):
+        held.set()
+        go.wait(100)
+
+
+def test_run_that_another_process_makes_is_waited_for_then_taken_over(tmp_path, monkeypatch):
+    run, fork = tiny(weights="none"), multiprocessing.get_context("fork")
+    held, go = fork.Event(), fork.Event()
+    holder = fork.Process(target=hold, args=(tmp_path / run.name, held, go), daemon=True)
+    holder.start()
+    assert held.wait(10)
+    waited = []
+    monkeypatch.setattr(
+        run_queue.Display, "wait_for", lambda display, name: waited.append(name) or go.set()
+    )
+    assert run_queue.run_all([run], jobs=1, root=tmp_path) == {}
+    holder.join(10)
+    assert run.name in waited
+    assert (tmp_path / run.name / "manifest.json").is_file()
+
+
+def test_run_that_is_waited_for_is_named_once(tmp_path, capsys):
+    run = tiny(weights="none")
+    with run_queue.Display({run.name: run}, set(), tmp_path) as display:
+        display.wait_for(run.name)
+        display.wait_for(run.name)
+    said = capsys.readouterr().out
+    assert said.splitlines() == [f"{run.name}: another process is making it: waiting"]

@@ -16,6 +16,7 @@ from tiny_data import write_folder
 from tiny_network import Enough
 
 from dpp import runs
+from dpp.data import folder_digest
 from dpp.runs import making
 from dpp.system import files, paths
 from dpp.system.errors import UserError
@@ -164,6 +165,23 @@ def test_signal_saves_between_two_steps_and_leaves_cleanly(finished, tmp_path, n
     assert digest(runs.find(tiny(), tmp_path)) == digest(finished)
 
 
+def test_signal_to_the_group_saves_although_workers_get_it_too(finished, tmp_path):
+    words = [*command(tmp_path), "--workers", "2"]
+    process = subprocess.Popen(
+        words, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    folder = tmp_path / tiny().name
+    while not list(folder.glob("state-*.pt")) and process.poll() is None:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGTERM)
+    message = process.communicate()[1]
+    assert process.returncode == 143, message
+    assert "run the same command to resume" in message and "Traceback" not in message
+    with pytest.raises(ProcessLookupError):  # none of the group is left
+        os.killpg(process.pid, 0)
+    assert digest(runs.run(tiny(), root=tmp_path, progress=False)) == digest(finished)
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch, one_thread) -> Path:
     """The folder of a run that ended after its second epoch."""
@@ -280,6 +298,51 @@ def test_folder_of_images_counts_by_its_files(tmp_path):
     assert make_experiment("mini", data=f"{folder}/", weights="none").identity == known
     (folder / "kind_0" / "one_more.png").write_bytes(b"more")
     assert before.identity != known
+
+
+def test_folder_of_images_counts_by_its_contents(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_DATA", str(tmp_path / "data"))
+    folder = write_folder(tmp_path / "own")
+    experiment = make_experiment("mini", data=str(folder), weights="none")
+    one, other = folder / "kind_0" / "0.png", folder / "kind_1" / "0.png"
+    for path in (one, other):  # of equal sizes and times
+        path.write_bytes(path.read_bytes().ljust(2000, b"0"))
+        os.utime(path, (1, 1))
+    known = experiment.identity
+    contents = one.read_bytes(), other.read_bytes()
+    for path, content in zip((other, one), contents, strict=True):
+        path.write_bytes(content)
+        os.utime(path, (1, 1))
+    assert experiment.identity != known
+    other.rename(folder / "aside")
+    one.rename(other)
+    (folder / "aside").rename(one)
+    assert experiment.identity == known
+
+
+def test_contents_of_a_folder_are_read_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_DATA", str(tmp_path / "data"))
+    folder = write_folder(tmp_path / "own")
+    known = folder_digest.folder_digest(folder)
+    folder_digest._digest.cache_clear()  # as in another process
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sha256", None)
+        assert folder_digest.folder_digest(folder) == known
+    [kept] = (tmp_path / "data" / "cache" / "hashes").iterdir()
+    for damage in ("{", "[]", kept.read_text().replace("png", "gif")):
+        kept.write_text(damage)
+        folder_digest._digest.cache_clear()
+        assert folder_digest.folder_digest(folder) == known
+
+
+def test_class_folder_that_is_a_link_counts_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_DATA", str(tmp_path / "data"))
+    folder, elsewhere = write_folder(tmp_path / "own"), write_folder(tmp_path / "more")
+    (folder / "kind_2").symlink_to(elsewhere / "kind_1")
+    (elsewhere / "kind_1" / "round").symlink_to(elsewhere)  # a circle, which must not hang
+    known = folder_digest.folder_digest(folder)
+    (elsewhere / "kind_1" / "0.png").write_bytes(b"other")
+    assert folder_digest.folder_digest(folder) != known
 
 
 def test_edited_experiment_is_refused(finished, tmp_path):

@@ -288,6 +288,33 @@ def test_damaged_store_is_named_and_computed_again(birds, root, damage, capsys):
     assert feature_store.reopen(folder).verify() == []
 
 
+def test_damage_in_the_middle_is_found_when_a_store_is_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr(feature_store, "CHUNK", 10)
+    store = FeatureStore(tmp_path, "some", {}, 50, (2,), "float32")
+    store.build(lambda rows: np.array([[row, -row] for row in rows]))
+    assert store.open() == ""
+    path = store.folder / "features.bin"
+    content = bytearray(path.read_bytes())
+    content[25 * 8] ^= 1
+    path.write_bytes(content)
+    again = FeatureStore(tmp_path, "some", {}, 50, (2,), "float32")
+    assert again.open() == "chunk 2 does not match its hash"
+    again.build(lambda rows: np.array([[row, -row] for row in rows]))
+    assert again.get([25]).tolist() == [[25, -25]]
+
+
+def test_store_that_was_compared_is_not_read_whole_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(feature_store, "CHUNK", 10)
+    store = FeatureStore(tmp_path, "some", {}, 50, (2,), "float32")
+    store.build(lambda rows: np.zeros((len(rows), 2)))
+    assert store.open() == ""
+    read, digest = [], feature_store.chunk_digest
+    monkeypatch.setattr(
+        feature_store, "chunk_digest", lambda *given: read.append(given[2]) or digest(*given)
+    )
+    assert store.open() == "" and read == [0, 4]
+
+
 def test_only_damaged_chunks_are_computed_again(tmp_path, monkeypatch):
     monkeypatch.setattr(feature_store, "CHUNK", 4)
     store = FeatureStore(tmp_path, "x", {}, 12, (5,), "float32")

@@ -1,5 +1,8 @@
 """Batches of images for a network: the same from the same seed, whatever the number of workers."""
 
+import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -196,7 +199,25 @@ def make_loader(
         prefetch_factor=4 if workers else None,
         pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
         generator=torch.Generator().manual_seed(seed),  # leaves the global one alone
+        worker_init_fn=leave_signals_to_parent,
     )
+
+
+def leave_signals_to_parent(worker: int) -> None:
+    """Sets up a worker process: a signal to the whole group stops the parent, which saves first.
+
+    The parent ends its workers, if it must by a SIGTERM of its own: only that one counts.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # Linux: it tells who sent a signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_at_parents_signal, daemon=True).start()
+
+
+def _end_at_parents_signal() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 def as_it_is(batch: Batch) -> Batch:

@@ -1,14 +1,20 @@
 """Decodes and resizes every image once, and keeps the pixels as they were decoded.
 
-A folder of pixels is named by a hash of all that they depend on: the files (path, size, time of
-change), the boxes if they crop, the size, and the decoder. Change one and a new folder is made. The
-folder `cache` under the data root may be deleted at any time.
+A folder of pixels is named by a hash of all that they depend on: the files (path, size, times,
+inode), the boxes if they crop, the size, and the decoder. Change one and a new folder is made. In
+it are `pixels.bin` and `about.json`, which has the hash of each image's pixels: they are compared
+when an image is first used, and an image that does not match is decoded again. The folder `cache`
+under the data root may be deleted at any time.
 """
 
 import hashlib
+import json
 import os
-from collections.abc import Sequence
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,11 +27,11 @@ from dpp.data.disk_space import check_space
 from dpp.data.image_records import ImageRecord
 from dpp.data.images import decode
 from dpp.system.errors import UserError
-from dpp.system.files import folder_built_beside
+from dpp.system.files import folder_built_beside, read_json, version, write_json
 from dpp.system.paths import data_root
 
 KINDS = ("disk", "memory", "off")
-FORMAT = 1  # change it when the pixels change for a reason that is not in the hash
+FORMAT = 2  # change it when the pixels change for a reason that is not in the hash
 
 
 class PixelStore:
@@ -67,16 +73,40 @@ class PixelStore:
             try:
                 if not self.path.is_dir():
                     write(self.path, records, size, crop_to_box)
-                self._map()
-            except (OSError, ValueError) as error:
+                if wrong := self._map():
+                    print(f"{self.path} is damaged ({wrong}): decoded again", file=sys.stderr)
+                    shutil.rmtree(self.path)
+                    write(self.path, records, size, crop_to_box)
+                    self._map()
+            except OSError as error:
                 raise UserError(
-                    f"resized images cannot be kept at {self.path}: {error}. Delete that folder if "
-                    'it is damaged, set DPP_DATA, or pass keep="memory"'
+                    f"resized images cannot be kept at {self.path}: {error}. Set DPP_DATA, or pass "
+                    'keep="memory"'
                 ) from error
 
-    def _map(self) -> None:
-        self.pixels = np.load(self.path / "pixels.npy", mmap_mode="r")
-        self.image_sizes = np.load(self.path / "sizes.npy")
+    def _map(self) -> str:
+        """Maps the pixels; returns what is wrong with them, if anything."""
+        about = read_about(self.path)
+        shape = (len(self.rows), 3, self.size, self.size)
+        path = self.path / "pixels.bin"
+        if about is None or len(about["pixels"]) != len(self.rows):
+            return "its about.json is damaged or missing"
+        if not path.is_file() or path.stat().st_size != int(np.prod(shape)):
+            return f"pixels.bin does not have {int(np.prod(shape)):,} bytes"
+        self.pixels = np.memmap(path, np.uint8, "r", shape=shape)
+        self.image_sizes = np.array(about["sizes"], np.int64)
+        self.digests: list[str] = about["pixels"]
+        self.content: str = about["content"]
+        self.checked = np.zeros(len(self.rows), bool)
+        return ""
+
+    def content_digest(self) -> str:
+        """The SHA-256 of all images, by id, size and resized pixels."""
+        if self.pixels is None:
+            raise UserError('the pixels are not kept: pass keep="disk" or keep="memory"')
+        if self.path:
+            return self.content
+        return content_digest(self.rows, self.image_sizes, self.pixels)
 
     def get(self, records: Sequence[ImageRecord]) -> tuple[np.ndarray, np.ndarray]:
         """The pixels (N, 3, size, size) uint8 and the original widths and heights (N, 2)."""
@@ -86,19 +116,38 @@ class PixelStore:
             )
             return np.stack(images), np.array(sizes)
         rows = [self.rows[record.id] for record in records]
-        return self.pixels[rows], self.image_sizes[rows]
+        pixels = self.pixels[rows]
+        if self.path:
+            for place, row in enumerate(rows):
+                if not self.checked[row]:
+                    self._check(records[place], row, pixels[place])
+        return pixels, self.image_sizes[rows]
+
+    def _check(self, record: ImageRecord, row: int, pixels: np.ndarray) -> None:
+        """Compares an image's pixels with their hash; damaged ones are replaced, and reported."""
+        if hashlib.sha256(pixels).hexdigest() != self.digests[row]:
+            print(f"{self.path}: image {record.id} is damaged: decoded again", file=sys.stderr)
+            pixels[:] = decode(record, self.size, self.crop_to_box)[0]
+            if hashlib.sha256(pixels).hexdigest() != self.digests[row]:
+                raise UserError(
+                    f"image {record.path} was changed while it was used: run the command again"
+                )
+            with suppress(OSError), (self.path / "pixels.bin").open("r+b") as file:
+                file.seek(row * pixels.size)
+                file.write(pixels)
+        self.checked[row] = True
 
     def __getstate__(self) -> dict:
-        """Without the mapped pixels, which a pickle would copy; the other process maps them."""
+        """Without the mapped pixels and their hashes, which the other process reads itself."""
         state = dict(self.__dict__)
         if self.path:
-            state["pixels"] = None
+            state["pixels"] = state["digests"] = state["checked"] = None
         return state
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
-        if self.path:
-            self._map()
+        if self.path and (wrong := self._map()):
+            raise UserError(f"{self.path} is damaged ({wrong}): run the command again")
 
 
 def digest(records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> str:
@@ -106,11 +155,10 @@ def digest(records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> str:
     text = hashlib.sha256(f"{FORMAT} {PIL.__version__} {size} {crop_to_box}\n".encode())
     for record in records:
         try:
-            status = record.path.stat()
+            file = (str(record.path), *version(record.path))
         except OSError as error:
             raise UserError(f"image {record.path} cannot be read: {error.strerror}") from error
         box = tuple(record.box) if crop_to_box and record.box else ""
-        file = (str(record.path), status.st_size, status.st_mtime_ns)
         line = (record.id, *file, box, record.upright)
         text.update(f"{line}\n".encode())
     return f"{size}px-{text.hexdigest()[:20]}"
@@ -145,7 +193,36 @@ def write(path: Path, records: Sequence[ImageRecord], size: int, crop_to_box: bo
     path.parent.mkdir(parents=True, exist_ok=True)
     check_space(path.parent, int(np.prod(shape)), "resized images", 'or pass keep="off"')
     with folder_built_beside(path) as unfinished:
-        pixels = np.lib.format.open_memmap(unfinished / "pixels.npy", "w+", np.uint8, shape)
-        np.save(unfinished / "sizes.npy", fill(pixels, records, size, crop_to_box))
+        pixels = np.memmap(unfinished / "pixels.bin", np.uint8, "w+", shape=shape)
+        image_sizes = fill(pixels, records, size, crop_to_box)
         pixels.flush()
+        about = {
+            "content": content_digest([record.id for record in records], image_sizes, pixels),
+            "sizes": image_sizes.tolist(),
+            "pixels": [hashlib.sha256(image).hexdigest() for image in pixels],
+        }
+        write_json(unfinished / "about.json", about | {"sha256": _digest_of_json(about)})
         del pixels
+
+
+def content_digest(ids: Iterable[str], image_sizes: np.ndarray, pixels: np.ndarray) -> str:
+    """The SHA-256 of images by their ids, original sizes and pixels."""
+    names = hashlib.sha256("\n".join(ids).encode()).hexdigest()
+    digest = hashlib.sha256(names.encode())
+    digest.update(image_sizes.tobytes())
+    for image in pixels:
+        digest.update(np.ascontiguousarray(image))
+    return digest.hexdigest()
+
+
+def read_about(folder: Path) -> dict | None:
+    """What is known of a folder of pixels, or None if it is damaged or not there."""
+    try:
+        about = read_json(folder / "about.json")
+        return about if about.pop("sha256") == _digest_of_json(about) else None
+    except (UserError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _digest_of_json(value: dict) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -142,11 +142,17 @@ def load(name: str, root: Path | None = None, **options) -> Source:
         return PUBLISHED[name].read(folder)
     if name in DRAWN:
         return draw(name, root, **options)
+    folder = find_folder(name)
+    layouts = (known for known in PUBLISHED.values() if (folder / known.marker).is_file())
+    if layout := next(layouts, None):
+        return layout.read(folder, name=folder.resolve().name)
+    return read_folder(folder, **options)
+
+
+def find_folder(name: str) -> Path:
+    """The folder of a data set that is given by its path, or a `UserError` if there is none."""
     if str(name) and (folder := Path(name).expanduser()).is_dir():
-        layouts = (known for known in PUBLISHED.values() if (folder / known.marker).is_file())
-        if layout := next(layouts, None):
-            return layout.read(folder, name=folder.resolve().name)
-        return read_folder(folder, **options)
+        return folder
     raise UserError(
         f"there is no data set {name!r}: choose one of {', '.join(NAMES)}, or give a folder's path"
     )

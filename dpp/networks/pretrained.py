@@ -11,7 +11,6 @@ A run is named by its fields, and so "imagenet" whichever it was. Its manifest h
 hash of the file, and a run of other weights is never taken for it: see `dpp.runs.making`.
 """
 
-import functools
 import re
 from pathlib import Path
 
@@ -64,23 +63,12 @@ def find_local(name: str) -> Path | None:
     return next((folder / file for file in candidates if (folder / file).is_file()), None)
 
 
-def sha256(path: Path) -> str:
-    """Of a file; computed once while it stays as it is."""
-    status = path.stat()
-    return _sha256(path, status.st_size, status.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=32)
-def _sha256(path: Path, *version: int) -> str:
-    return files.sha256(path)
-
-
 def load_imagenet(backbone: nn.Module) -> None:
     """Fills a backbone with ImageNet weights; see the top of this module."""
     published = _published(backbone.name)
     if local := find_local(backbone.name):
         hashed = re.fullmatch(r".+-([0-9a-f]{8})\.pth", local.name)
-        if hashed and not sha256(local).startswith(hashed[1]):
+        if hashed and not files.known_sha256(local).startswith(hashed[1]):
             raise UserError(f"{local} does not match the hash in its name: copy it again")
         load_weights(backbone, local)
     else:

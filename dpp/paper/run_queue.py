@@ -38,6 +38,9 @@ def run_all(
 ) -> dict[str, str]:
     """Finds or trains runs, and whatever they need.
 
+    A run that another process is making is waited for, and taken over if that process ends without
+    finishing it.
+
     Args:
         plans: experiments and ensembles.
         jobs: processes; 0 for one for each core or GPU.
@@ -70,14 +73,22 @@ def run_all(
             for name in [name for name in waiting if failed.keys() & needed[name]]:
                 waiting.remove(name)
                 failed[name] = "a run that it needs failed"
-            ready = [name for name in waiting if needed[name] <= done]
-            for name in ready[: jobs - len(running)]:
+            ready = (name for name in list(waiting) if needed[name] <= done)
+            while len(running) < jobs and (name := next(ready, None)):
+                if files.is_locked(root / name):
+                    display.wait_for(name)
+                    continue
                 waiting.remove(name)
                 running[pool.submit(make, work[name], root)] = name
+            if not running:  # only what other processes are making is left
+                time.sleep(LOOK_EVERY)
             for future in wait(running, LOOK_EVERY, FIRST_COMPLETED).done:
                 name = running.pop(future)
                 try:
                     run = future.result()
+                except files.BusyError:  # it was quicker
+                    waiting.append(name)
+                    continue
                 except BrokenExecutor:  # the pool cannot run the others either
                     raise
                 except UserError as error:
@@ -169,6 +180,7 @@ class Display:
         self.finished = sum(self.costs[name] for name in done)
         self.before, self.ended = self.finished, len(done)
         self.started = time.monotonic()
+        self.others: set[str] = set()  # runs that another process is making
 
     def __enter__(self):
         self.bar = tqdm(total=sum(self.costs.values()), initial=self.before, disable=None)
@@ -189,6 +201,13 @@ class Display:
         self.bar.set_postfix_str(
             f"{self.ended}/{self.count} runs, {self.left(share)}: {'; '.join(texts)}"
         )
+
+    def wait_for(self, name: str) -> None:
+        """Says, once, that another process is making a run."""
+        if name not in self.others:
+            self.others.add(name)
+            self.bar.write(f"{name}: another process is making it: waiting")
+            sys.stdout.flush()
 
     def end(self, name: str, failed: str) -> None:
         """Prints the outcome of a run; `failed` is the reason if it failed."""

@@ -27,7 +27,7 @@ from dpp.data.batches import Splits
 from dpp.data.image_records import Source
 from dpp.methods.table import METHODS
 from dpp.networks.backbones import Backbone, make_backbone
-from dpp.networks.pretrained import find_file, find_local, sha256
+from dpp.networks.pretrained import find_file, find_local
 from dpp.runs.finished import (
     Run,
     choose_device,
@@ -99,7 +99,7 @@ def run(
         title = f"{experiment.model} {experiment.backbone}" if progress else None
         identity = experiment.identity
         if local := experiment.weights == "imagenet" and find_local(experiment.backbone):
-            identity += f" of {local.name} {sha256(local)[:12]}"
+            identity += f" of {local.name} {files.known_sha256(local)[:12]}"
         history = train_resumably(trainer, folder, identity, title=title, tensorboard=tensorboard)
         name = pretrained.experiment.name if pretrained else experiment.weights
         finish(experiment, trainer, folder, history, source, name)
@@ -178,7 +178,11 @@ def describe_weights(experiment: Experiment) -> dict:
     if experiment.weights in ("none", "base"):
         return {}
     path = find_file(experiment.backbone, experiment.weights)
-    return {"pretrained_file": path.name, "pretrained_sha256": sha256(path)} if path else {}
+    return (
+        {"pretrained_file": path.name, "pretrained_sha256": files.known_sha256(path)}
+        if path
+        else {}
+    )
 
 
 def refuse_other_weights(run: Run) -> None:
@@ -191,7 +195,7 @@ def refuse_other_weights(run: Run) -> None:
     if not known or run.experiment.weights != "imagenet":
         return
     path = find_file(run.experiment.backbone, "imagenet")
-    if path and sha256(path) != known:
+    if path and files.known_sha256(path) != known:
         raise UserError(
             f"{run.folder} was trained from {run.manifest['pretrained_file']} (SHA-256 "
             f"{known[:12]}...) and not from {path}: give that file as weights for a run of its "

@@ -7,6 +7,7 @@ here reads or writes pickle.
 
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -79,6 +80,25 @@ def read_file(path: Path) -> bytes:
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     return hash_file(path, "sha256")
+
+
+def known_sha256(path: Path) -> str:
+    """The SHA-256 of a file, computed once while its size, times and inode stay the same."""
+    try:
+        return _sha256_of_version(path, *version(path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def version(path: Path) -> tuple[int, ...]:
+    """What changes when a file is written to or replaced: size, times, inode."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+@functools.lru_cache(maxsize=32)
+def _sha256_of_version(path: Path, *version: int) -> str:
+    return sha256(path)
 
 
 def sha256_of_bytes(content: bytes) -> str:
@@ -171,6 +191,10 @@ def _remove_unfinished_folders(parent: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+class BusyError(UserError):
+    """Another process holds a folder's lock."""
+
+
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[None]:
     """Holds a folder's lock, its file `.lock`; where the file system has no locks, nobody waits.
@@ -180,8 +204,8 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
         wait: until no other process holds the lock, instead of raising at once.
 
     Raises:
-        UserError: the folder cannot be written to; or another process holds the lock, and `wait`
-            is False.
+        BusyError: another process holds the lock, and `wait` is False.
+        UserError: the folder cannot be written to.
     """
     lock = FileLock(folder / ".lock", blocking=wait, fallback_to_soft=False)
     with ExitStack() as stack:
@@ -189,7 +213,7 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock)
         except Timeout as error:
-            raise UserError(
+            raise BusyError(
                 f"another process is at work in {folder}: wait until it has ended, then run the "
                 "command again"
             ) from error
@@ -197,3 +221,16 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
             if error.errno not in NO_LOCKS:
                 raise UserError(f"{folder} cannot be written to: {error.strerror}") from error
         yield
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process holds the lock of a folder, which need not be there."""
+    try:
+        if (folder / ".lock").is_file():
+            with locked(folder, wait=False):
+                pass
+    except BusyError:
+        return True
+    except UserError:  # it cannot be written to: whoever tries will say so
+        pass
+    return False

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from dpp.data import catalogue
+from dpp.data.folder_digest import folder_digest
 from dpp.networks import released
 from dpp.system.errors import UserError
-from dpp.system.files import sha256
+from dpp.system.files import known_sha256
 from dpp.system.profiles import check_profile
 from dpp.training.presets import PRESETS, preset
 
@@ -150,15 +151,15 @@ class Experiment:
         """A digest of all fields, but for those that came later and have their default.
 
         A weights file counts by its content, not by its path; a folder of images by the names and
-        sizes of its files.
+        contents of its files.
         """
         values = self._named_values() | {"recipe": RECIPE}
         if self.weights == "base":
             values["weights"] = base_experiment(self).identity
         elif self.weights not in ("none", "imagenet") and Path(self.weights).is_file():
-            values["weights"] = sha256(Path(self.weights))
+            values["weights"] = known_sha256(Path(self.weights))
         if self.data not in catalogue.NAMES:
-            values["data"] = _folder_digest(Path(self.data).expanduser())
+            values["data"] = folder_digest(catalogue.find_folder(self.data))
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -225,10 +226,3 @@ def _as(kind: type, name: str, value):
     if kind in (int, float) and not least <= value < most:
         raise UserError(f"{name}: expected a number from {least} to {most}, got {value!r}")
     return value
-
-
-def _folder_digest(folder: Path) -> str:
-    """Of the names and sizes of a folder's files."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = [f"{path.relative_to(folder)} {path.stat().st_size}" for path in files]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

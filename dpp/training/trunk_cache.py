@@ -19,7 +19,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +26,10 @@ import torch
 
 from dpp.data import transforms
 from dpp.data.batches import Batch, ImageDataset, Splits, to_device
-from dpp.data.cache import PixelStore
 from dpp.data.disk_space import check_space
-from dpp.data.feature_store import CHUNK, FeatureStore
+from dpp.data.feature_store import FeatureStore
 from dpp.networks.backbones import Backbone
 from dpp.networks.trunks import TrunkFeatures
-from dpp.system import files
-from dpp.system.errors import UserError
 from dpp.system.paths import data_root
 
 TRIAL = 8  # images that are timed to say how long all will take
@@ -127,7 +123,7 @@ class _Maker:
             "backbone": backbone.name,
             "frozen_trunk": backbone.frozen_trunk,
             "weights": trunk_digest(backbone),
-            "pixels": pixels_digest(pixels),
+            "pixels": pixels.content_digest(),
             "size": pixels.size,
             "crop_to_box": pixels.crop_to_box,
             "mean_std": [transforms.IMAGENET_MEAN, transforms.IMAGENET_STD],
@@ -188,23 +184,6 @@ def trunk_digest(backbone: Backbone) -> str:
             array = value.detach().cpu().contiguous().numpy()
             digest.update(f"{name}.{key} {array.dtype} {array.shape}\n".encode())
             digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
-def pixels_digest(store: PixelStore) -> str:
-    """The SHA-256 of all images, by id, size and resized pixels; kept beside pixels on disk."""
-    kept = store.path / "content.sha256" if store.path else None
-    if kept and kept.is_file():
-        return files.read_file(kept).decode()
-    if store.pixels is None:
-        raise UserError('trunk features need kept pixels: pass keep="disk" or keep="memory"')
-    digest = hashlib.sha256(digest_of(store.rows).encode())
-    digest.update(store.image_sizes.tobytes())
-    for first in range(0, len(store.pixels), CHUNK):
-        digest.update(np.ascontiguousarray(store.pixels[first : first + CHUNK]))
-    with suppress(UserError):  # then it is computed each time
-        if kept:
-            files.write_file(kept, digest.hexdigest().encode())
     return digest.hexdigest()
 
 

@@ -1,12 +1,10 @@
 """The photo profile in the paper's tables: its backbones, and what can be trained where."""
 
-import pandas as pd
 import pytest
 import torch
 from tiny_data import write_cub, write_dogs
 
 from dpp.paper import grid, photo, tables
-from dpp.runs import records
 from dpp.runs.ensembles import Ensemble
 from dpp.system import paths
 from dpp.system.errors import UserError
@@ -31,8 +29,8 @@ def add_weights(machine, monkeypatch, *backbones: str) -> None:
     monkeypatch.setenv("DPP_WEIGHTS", str(machine / "weights"))
 
 
-def planned(*names: str) -> list:
-    cells = [cell for name in names for cell in grid.cells(name, "photo").values()]
+def planned(*names: str, **options) -> list:
+    cells = [cell for name in names for cell in grid.cells(name, "photo", **options).values()]
     return [plan for cell in cells for plan in cell]
 
 
@@ -53,21 +51,16 @@ def test_tables_2_and_3_are_on_resnet34_and_share_runs_with_table_1():
     assert {plan.backbone for plan in own if not isinstance(plan, Ensemble)} == {"resnet34"}
 
 
-@pytest.mark.parametrize("known", ["weights", "record"])
-def test_resnet50_is_version_1_where_its_weights_or_runs_are(machine, monkeypatch, known):
+def test_resnet50_is_version_1_unless_another_is_given(machine, monkeypatch):
     baseline = ("Baseline", "Res50")
-    assert grid.cells("table1", "photo")[baseline][0].backbone == "resnet50"
-    assert "torchvision's" in photo.note("table1")
-    if known == "weights":
-        add_weights(machine, monkeypatch, "resnet50")
-    else:
-        rows = pd.DataFrame({"run": ["cnn-resnet50_v1-cub-0-0"], "test_accuracy": [0.5]})
-        records._replace(paths.results("photo") / records.RUNS, rows)
     [first] = grid.cells("table1", "photo")[baseline]
     assert first.backbone == "resnet50_v1" and grid.column_of(first) == "Res50"
-    assert "version 1" in photo.note("table1")
-    [given] = grid.cells("table1", "photo", resnet50="bbn.pth")[baseline]
-    assert (given.backbone, given.weights) == ("resnet50", "bbn.pth")
+    for given in ("bbn.pth", "imagenet"):
+        [other] = grid.cells("table1", "photo", resnet50=given)[baseline]
+        assert (other.backbone, other.weights) == ("resnet50", given)
+    assert photo.resnet50() == "imagenet"
+    add_weights(machine, monkeypatch, "resnet50")
+    assert photo.resnet50() == ""
 
 
 def test_only_networks_with_local_weights_are_queued(machine, monkeypatch):
@@ -79,7 +72,7 @@ def test_only_networks_with_local_weights_are_queued(machine, monkeypatch):
     assert {plan.backbone for plan in networks} == {"resnet34", "vgg19"}
     assert {plan.backbone for plan in networks if plan.data == "dogs"} == {"vgg19"}
     assert not any(plan.crop_to_box for plan in networks)
-    missing = ("vgg16", "resnet50", "resnet152", "densenet121", "densenet161")
+    missing = ("vgg16", "resnet50_v1", "resnet152", "densenet121", "densenet161")
     assert line.startswith("not queued: ") and all(name in line for name in missing)
     # of three mixed TesNets one has no weights: the ResNet-34 is trained alone
     assert [plan.backbone for plan in networks if plan.model == "tesnet"] == ["resnet34"]
@@ -87,15 +80,17 @@ def test_only_networks_with_local_weights_are_queued(machine, monkeypatch):
 
 def test_all_networks_are_queued_where_torchvision_downloads(machine):
     write_cub(machine / "data" / "CUB_200_2011")
-    plans = planned("table1", "table2")
+    plans = planned("table1", "table2", resnet50="imagenet")
     chosen, lines = photo.trainable(plans)
     assert {plan.name for plan in chosen} == {plan.name for plan in plans} and lines == []
+    _, [line] = photo.trainable(planned("table1"))  # nobody offers version 1
+    assert line.startswith("not queued: 6 runs that need ImageNet weights of resnet50_v1")
 
 
 def test_data_that_is_not_there_is_named(machine):
     with pytest.raises(UserError, match='nothing can be trained .*"dpp data cub"'):
         photo.trainable(planned("table1"))
     write_cub(machine / "data" / "CUB_200_2011")
-    chosen, [line] = photo.trainable(planned("table1", "dogs_backbones"))
+    chosen, [line] = photo.trainable(planned("table1", "dogs_backbones", resnet50="imagenet"))
     assert {plan.data for plan in chosen} == {"cub"}
     assert "runs on Stanford Dogs, which is not under" in line and '"dpp data dogs"' in line

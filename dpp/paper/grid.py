@@ -90,7 +90,8 @@ def cells(
         seeds: of the ablations and the headline rows; other cells have the first of them alone.
         backbones: names as in `BACKBONES`; none for all. Cells with others are empty.
         data: instead of the profile's birds, or of its dogs for the supplement's tables.
-        resnet50: a file of weights for that backbone, which the paper has from iNaturalist.
+        resnet50: a file of weights for that backbone, which the paper has from iNaturalist; or
+            "imagenet" for torchvision's where photo has version 1.
         changes: of every experiment.
     """
     make = _Maker(profile, tuple(seeds), tuple(backbones), data, resnet50, dict(changes))
@@ -130,7 +131,7 @@ class _Maker:
     def backbone(self, column: str) -> str:
         """Slim networks for small images; without batch norm a slim VGG does not train."""
         if self.profile == "photo" and column == "Res50" and not self.resnet50:
-            return photo.resnet50()
+            return FIRST_RESNET50
         if self.profile in ("paper", "photo"):
             return BACKBONES[column]
         return f"slim_{BACKBONES[column]}" + ("_bn" if column.startswith("VGG") else "")

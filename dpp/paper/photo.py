@@ -2,8 +2,9 @@
 
 - Table 2 and the birds of Table 3 are on ResNet-34, whose prototypes cost a quarter of those of the
   paper's ResNet-50.
-- The ResNet-50 of Table 1 is version 1 (`resnet50_v1`) where its weights are in `DPP_WEIGHTS` or
-  its runs are stored, else torchvision's.
+- The ResNet-50 of Table 1 is version 1 (`resnet50_v1`); `resnet50="imagenet"` makes it
+  torchvision's, which `make reproduce` does where the weights of version 1 are not in
+  `DPP_WEIGHTS`.
 - With `DPP_WEIGHTS`, only networks whose ImageNet weights are there, or were downloaded before, are
   trained; without it all are, with torchvision's downloads. Data sets must be there. What cannot be
   trained is left out of the queue, with one line for each reason, and reads "not run".
@@ -14,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from dpp.data import catalogue
 from dpp.networks.backbones import FIRST_RESNET50
 from dpp.networks.pretrained import find_file, find_local
-from dpp.runs import records
 from dpp.runs.ensembles import Ensemble
 from dpp.system import paths
 from dpp.system.errors import UserError
@@ -24,26 +24,15 @@ Plan = Experiment | Ensemble
 
 HEADLINE = "Res34"  # where the paper's Tables 2 and 3 have Res50
 NOTES = {  # below a table
-    "table1": "Photo: Res50 is {resnet50}.",
+    "table1": "Photo: Res50 begins from ImageNet, the paper's from iNaturalist.",
     "table2": "Photo: on ResNet-34, the paper on ResNet-50.",
-    "table3": "Photo: birds on ResNet-34 (** are five of them), the paper on ResNet-50.",
+    "table3": "Photo: birds on ResNet-34 (**: five of them), the paper on ResNet-50.",
 }
 
 
 def resnet50() -> str:
-    """Which ResNet-50 the profile has here."""
-    if find_local(FIRST_RESNET50):
-        return FIRST_RESNET50
-    folders = (paths.results("photo"), paths.RESULTS / "photo")
-    stored = (records.read(folder / records.RUNS).run for folder in folders)
-    first = any(runs.astype(str).str.contains(f"-{FIRST_RESNET50}-").any() for runs in stored)
-    return FIRST_RESNET50 if first else "resnet50"
-
-
-def note(table: str) -> str:
-    """What a table's photo columns have of their own, in a sentence; empty if nothing."""
-    kinds = {FIRST_RESNET50: "version 1, with ImageNet weights", "resnet50": "torchvision's"}
-    return NOTES.get(table, "").format(resnet50=kinds[resnet50()])
+    """The tables' option `resnet50` on this machine: torchvision's where version 1 is not there."""
+    return "" if find_local(FIRST_RESNET50) else "imagenet"
 
 
 def members(plan: Plan) -> tuple[Experiment, ...]:
@@ -55,8 +44,9 @@ def obstacle(experiment: Experiment) -> tuple[str, str]:
     """What keeps a network from being trained here: "data" or "weights", and which; or nothing."""
     if experiment.data in catalogue.PUBLISHED and not catalogue.find(experiment.data):
         return "data", experiment.data
-    local = paths.weights_root() is not None and experiment.weights == "imagenet"
-    if local and not find_file(experiment.backbone, "imagenet"):
+    here = paths.weights_root() is not None or experiment.backbone == FIRST_RESNET50
+    wanted = here and experiment.weights == "imagenet"
+    if wanted and not find_file(experiment.backbone, "imagenet"):
         return "weights", experiment.backbone
     return "", ""
 

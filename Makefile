@@ -18,7 +18,7 @@ BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
         test-browser execute notebooks status lab bench doctor lock clean
 
 help:
-	@echo "make reproduce   make the paper's tables and figures: PROFILE=smoke|mini|paper ONLY=names JOBS=n"
+	@echo "make reproduce   make the paper's tables and figures: PROFILE=smoke|mini|photo|paper ONLY=names JOBS=n"
 	@echo "                 SET=\"name=value\" (no spaces in it) changes the notebooks' parameters"
 	@echo "make test        lint, unit and browser tests, notebook checks, the smoke profile from nothing"
 	@echo "make test-slow   the tests that take minutes"
@@ -93,7 +93,9 @@ execute: $(BUILT)
 
 # The committed records are read from a copy, so that what notebooks write changes no committed file.
 notebooks: $(BUILT)
-	@rm -rf build/nbval && mkdir -p build/nbval/mini && cp results/mini/*.csv build/nbval/mini
+	@rm -rf build/nbval && mkdir -p build/nbval
+	@for csv in results/mini/*.csv results/photo/*.csv; do \
+	  [ ! -f $$csv ] || install -D -m 644 -t build/nbval/$$(basename $$(dirname $$csv)) $$csv; done
 	@DPP_RESULTS=$(CURDIR)/build/nbval $(BIN)/python -m pytest --nbval notebooks
 
 smoke: $(BUILT)

@@ -367,7 +367,7 @@ def test_prepare_says_what_is_there_and_what_is_next(cub, root, tmp_path, monkey
     monkeypatch.setenv("DPP_DATA", str(root))
     said = install.prepare("cub").splitlines()
     assert said[0].startswith(f"CUB-200-2011 is at {root / 'CUB_200_2011'}: 2 classes, 10 images")
-    assert said[1:] == ["next: dpp reproduce --profile paper"]
+    assert said[1:] == ["next: dpp reproduce --profile photo, or --profile paper with a GPU"]
     assert doctor.examine(["CUB-200-2011"])[0].found == str(root / "CUB_200_2011")
     elsewhere = install.prepare("cub", root=tmp_path / "elsewhere")
     assert f"export DPP_DATA={tmp_path / 'elsewhere'}" in elsewhere

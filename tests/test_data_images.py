@@ -153,7 +153,7 @@ def test_crop_shows_the_box_and_resizes_as_torchvision_does(tmp_path):
 
 def test_crop_without_a_usable_box_is_refused():
     record = ImageRecord("a", "bird.jpg", 0)
-    with pytest.raises(UserError, match="bird.jpg has no box to crop to"):
+    with pytest.raises(UserError, match="bird.jpg has no box, which crop_to_box needs"):
         region_of(record, 40, 30, crop_to_box=True)
     record = ImageRecord("a", "bird.jpg", 0, Box(50, 0, 60, 10))
     with pytest.raises(UserError, match=r"bird.jpg is 40 by 30 and its box .* is outside"):

@@ -1,6 +1,8 @@
 """The readers: what they find, and what they say of data that is not right."""
 
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from tiny_data import PARTS, save_image, save_list, write_cub, write_dogs, write
 
 from dpp import data
 from dpp.data import catalogue
+from dpp.data.batches import make_splits
 from dpp.data.image_records import Box, Part, images_per_class, relative_places, split_by_class
 from dpp.system.errors import UserError
 
@@ -111,6 +114,41 @@ def test_dogs_list_that_disagrees_with_its_labels_is_refused(tmp_path):
     root = write_dogs(tmp_path)
     save_list(root / "test_list.mat", [("n02080001-Breed_1/n02080001_3", 2)])
     with pytest.raises(UserError, match=r"test_list.mat disagrees .*n02080001_3.jpg has label 2"):
+        data.read_dogs(root)
+
+
+def without_lists_and_boxes(root: Path) -> Path:
+    """Stanford Dogs with its images and test list alone."""
+    (root / "train_list.mat").unlink()
+    shutil.rmtree(root / "Annotation")
+    return root
+
+
+def test_dogs_are_read_from_their_images_and_test_list_alone(tmp_path):
+    whole = data.read_dogs(write_dogs(tmp_path))
+    source = data.read_dogs(without_lists_and_boxes(tmp_path))
+    assert source.class_names == whole.class_names
+    for split in ("train", "test"):
+        assert [replace(record, box=None) for record in getattr(whole, split)] == list(
+            getattr(source, split)
+        )
+
+
+def test_dogs_without_annotations_cannot_be_cropped_to_boxes(tmp_path):
+    source = data.read_dogs(without_lists_and_boxes(write_dogs(tmp_path)))
+    with pytest.raises(UserError, match=r"n02080001_0.jpg has no box.*crop_to_box"):
+        make_splits(source, 32, crop_to_box=True, keep="memory")
+    assert len(make_splits(source, 32, keep="memory").test) == 4
+
+
+def test_dogs_without_a_training_list_must_have_all_of_their_images(tmp_path):
+    root = without_lists_and_boxes(write_dogs(tmp_path))
+    image = root / "Images" / "n02080002-Breed_2" / "n02080002_0.jpg"
+    image.unlink()
+    with pytest.raises(UserError, match=r"2 images of n02080002-Breed_2 .* another class has 3"):
+        data.read_dogs(root)
+    save_image(root / "Images" / "n02080003-Breed_3" / "n02080003_0.jpg")
+    with pytest.raises(UserError, match=r"no image of the class of n02080003-Breed_3/n0208"):
         data.read_dogs(root)
 
 
@@ -223,7 +261,7 @@ def test_image_listed_twice_is_refused(tmp_path):
 
 def test_load_finds_data_sets_under_the_data_root(tmp_path, monkeypatch):
     monkeypatch.setenv("DPP_DATA", str(tmp_path))
-    with pytest.raises(UserError, match=r'Dogs has no train_list.mat .* "dpp data dogs"'):
+    with pytest.raises(UserError, match=r'Dogs has no test_list.mat .* "dpp data dogs"'):
         data.load("dogs")
     write_cub(tmp_path / "CUB_200_2011")
     write_dogs(tmp_path / "StanfordDogs")

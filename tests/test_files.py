@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -151,6 +152,17 @@ def test_lock_that_another_process_holds_is_refused_or_waited_for(tmp_path, hold
     with files.locked(tmp_path):
         process.join(10)
         assert process.exitcode == 0
+
+
+def test_waiting_for_a_lock_is_said(tmp_path, holder, capfd):
+    _, go = holder
+    Timer(0.5, go.set).start()
+    with files.locked(tmp_path, waiting="waiting for the other process"):
+        assert capfd.readouterr().err == "waiting for the other process\n"
+    with files.locked(tmp_path, waiting="waiting again"):
+        assert capfd.readouterr().err == ""
+    with files.locked(tmp_path, wait=False):
+        pass
 
 
 def test_lock_of_a_killed_process_is_free(tmp_path, holder):

@@ -56,3 +56,19 @@ def test_difference_counts_beyond_twice_its_error(mean, error, verdict):
 
 def test_no_pairs_say_nothing(accuracies):
     assert contrast([]).verdict == "too few pairs to tell"
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "reported", "said"),
+    [
+        (1.0, 0.5, 1.9, "as in the paper, within"),
+        (0.5, 0.5, 3.0, "where the paper has one, these runs show none"),
+        (3.0, 0.5, 1.0, "more than in the paper"),
+        (3.0, 0.5, 5.0, "less than in the paper"),
+        (-3.0, 0.5, 1.0, "the opposite of the paper's"),
+        (2.0, 0.5, 0.04, "where the paper has none"),
+    ],
+)
+def test_difference_is_compared_with_the_reported_one(mean, error, reported, said):
+    assert Contrast(mean, error, 3).beside(reported).startswith(said)
+    assert Contrast(mean, math.nan, 1).beside(reported) == "too few pairs to compare"

@@ -107,6 +107,17 @@ def test_results_that_cannot_be_written_are_refused_before_anything_runs(tmp_pat
     assert done.returncode == 2 and "set DPP_RESULTS to a writable folder" in done.stderr
 
 
+def test_records_of_another_profile_are_the_committed_ones_until_there_are_own(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    [plan, *_] = grid.cells("table2")[grid.ablation(0.1, 0.1, True), "Accuracy"]
+    assert records.stored(plan) is not None  # mini beside a reproduction of photo
+    records.begin("mini")  # as a reproduction of mini does
+    assert records.stored(plan) is None
+    assert len(records.read(tmp_path / "mini" / records.RUNS)) == 0
+
+
 def test_nbval_fails_when_a_record_is_changed(copied, tmp_path):
     shutil.copy(paths.NOTEBOOKS / "05_table2_ablations.ipynb", tmp_path)
     command = [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider"]
@@ -132,6 +143,20 @@ def test_readme_status_goes_stale_when_a_record_changes(copied):
     table.to_csv(copied / records.RUNS, index=False)
     text = readme_table.README.read_text()
     assert readme_table.place(text, readme_table.as_markdown()) != text
+
+
+def test_readme_status_has_photo_runs_as_they_come(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    records.begin("photo")
+    before = readme_table.as_markdown()
+    assert "| 1 | Baseline, Res34 | 76.0 | not run |" in before and "| 0 run | 81 run |" in before
+    [plan] = grid.cells("table1", "photo")["Baseline", "Res34"]
+    rows = pd.DataFrame({"run": [plan.name], "test_accuracy": [0.7123]})
+    records._replace(tmp_path / "photo" / records.RUNS, rows)
+    after = readme_table.as_markdown()
+    assert (
+        "| 1 | Baseline, Res34 | 76.0 | 71.2 (n = 1) |" in after and "| 1 run | 81 run |" in after
+    )
 
 
 def test_readme_without_marks_is_refused():

@@ -8,9 +8,12 @@ import time
 
 import pytest
 from stopping import stop
+from tiny_data import write_cub
 
+from dpp import runs
 from dpp.paper import grid, run_queue
 from dpp.runs.ensembles import Ensemble
+from dpp.runs.making import prepare
 from dpp.system import files
 from dpp.system.errors import UserError
 from dpp.training import checkpoints
@@ -97,6 +100,43 @@ def test_damaged_manifest_is_noticed(made, text, tmp_path):
 def test_jobs_below_zero_are_refused():
     with pytest.raises(UserError, match="jobs: expected a number from 0, got -1"):
         run_queue.run_all([], jobs=-1)
+
+
+def photo(root, **changes):
+    """Tiny runs of the photo profile, on random trunks."""
+    small = {"backbone": "slim_resnet34", "weights": "none", "frozen_trunk": "layer3", "views": 2}
+    small |= {"image_size": 32, "per_class": 2, "batch_size": 4, "data": str(root / "birds")}
+    small |= {"epochs": 2, "warm_epochs": 1, "second_warm_epochs": 0}
+    return make_experiment("photo", **(small | changes))
+
+
+def test_trunk_features_are_cached_once_before_processes_need_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_DATA", str(tmp_path / "data"))
+    write_cub(tmp_path / "birds", train=5)
+    plans = [photo(tmp_path), photo(tmp_path, model="cnn")]
+    prepared, begun = [], []
+    monkeypatch.setattr(runs, "prepare", lambda one: (prepared.append(one), prepare(one)))
+    display = run_queue.Display  # is made when all is prepared and no process is started
+    monkeypatch.setattr(run_queue, "Display", lambda *a: begun.append(stores()) or display(*a))
+
+    def stores() -> dict:
+        folder = tmp_path / "data" / "cache" / "trunk"
+        return {path: path.stat().st_mtime_ns for path in folder.glob("*/features.bin")}
+
+    assert run_queue.run_all(plans, jobs=2, root=tmp_path / "runs") == {}
+    assert prepared == plans[:1] and len(begun[0]) == 2
+    assert stores() == begun[0]  # nobody wrote them again
+    assert len(digests(tmp_path / "runs")) == 2
+
+
+def test_features_that_cannot_be_cached_fail_their_runs_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_DATA", str(tmp_path / "data"))
+    write_cub(tmp_path / "birds", train=5)
+    bad = photo(tmp_path, frozen_trunk="layer9")
+    good = photo(tmp_path, model="cnn")
+    failed = run_queue.run_all([bad, good], jobs=1, root=tmp_path / "runs")
+    assert list(failed) == [bad.name] and "no layer 'layer9'" in failed[bad.name]
+    assert list(digests(tmp_path / "runs")) == [good.name]
 
 
 STOPPED = """

@@ -77,7 +77,7 @@ PUBLISHED = {
         key="dogs",
         title="Stanford Dogs",
         folder="StanfordDogs",
-        marker="train_list.mat",
+        marker="test_list.mat",
         read=read_dogs,
         archives=(
             Archive(

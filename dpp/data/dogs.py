@@ -1,6 +1,11 @@
-"""Reads Stanford Dogs, or anything in its layout, as it comes out of its three archives."""
+"""Reads Stanford Dogs, or anything in its layout, as it comes out of its three archives.
+
+Its images and `test_list.mat` are enough: the other images are those to train on. Without
+`Annotation/` images have no boxes, and only `crop_to_box` needs them.
+"""
 
 import re
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,9 +19,10 @@ ADVICE = 'run "dpp data dogs" or set DPP_DATA'
 
 
 def read_dogs(root: Path, name: str = "Stanford Dogs") -> Source:
-    """Reads the folder that holds `Images/`, `Annotation/`, `train_list.mat`, `test_list.mat`.
+    """Reads the folder that holds `Images/` and `test_list.mat`.
 
-    An image's box goes around all the dogs that its annotation outlines. There are no parts.
+    `train_list.mat` and `Annotation/` are read if they are there. An image's box goes around all
+    the dogs that its annotation outlines. There are no parts.
 
     Args:
         root: the folder `StanfordDogs`.
@@ -26,29 +32,53 @@ def read_dogs(root: Path, name: str = "Stanford Dogs") -> Source:
         The source, with records in the lists' order; ids are file names without their ending.
     """
     root = Path(root)
+    test = read_list(root / "test_list.mat")
+    listed = (root / "train_list.mat").exists()
+    train = read_list(root / "train_list.mat") if listed else list_others(root, test)
     folders: dict[int, str] = {}  # label from 1 -> folder of the class
-    splits = []
-    for list_name in ("train_list.mat", "test_list.mat"):
-        entries = []
-        for file, label in read_list(root / list_name):
+    for list_name, entries in {"train_list.mat": train, "test_list.mat": test}.items():
+        for file, label in entries:
             folder = Path(file).parent.name
             if folders.setdefault(label, folder) != folder:
                 raise UserError(
                     f"{root / list_name} disagrees with its labels: {file} has label {label}, "
                     f"which is {folders[label]}"
                 )
-            entries.append((file, label))
-        splits.append(entries)
     labels = sorted(folders)
     if len(set(folders.values())) != len(labels):
         raise UserError(f"two labels in the lists under {root} have the same folder")
     order = {label: index for index, label in enumerate(labels)}
-    train, test = (
-        tuple(read_record(root, file, order[label]) for file, label in entries)
-        for entries in splits
-    )
+    boxed = (root / "Annotation").is_dir()
+    records = [
+        tuple(read_record(root, file, order[label], boxed) for file, label in entries)
+        for entries in (train, test)
+    ]
     names = tuple(SYNSET.sub("", folders[label]) for label in labels)
-    return check_source(Source(name, root, names, (), train, test))
+    return check_source(Source(name, root, names, (), *records))
+
+
+def list_others(root: Path, test: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The files and labels of the images that are not for testing, as many of each class.
+
+    Args:
+        root: the folder that holds `Images/`.
+        test: what `read_list` makes of the test list.
+    """
+    tested = {file for file, _ in test}
+    labels = {Path(file).parent.name: label for file, label in test}
+    files = sorted((root / "Images").glob("*/*.jpg"))
+    others = [f"{path.parent.name}/{path.name}" for path in files]
+    others = [file for file in others if file not in tested]
+    if unknown := [file for file in others if Path(file).parent.name not in labels]:
+        raise UserError(f"{root / 'test_list.mat'} has no image of the class of {unknown[0]}")
+    counts = Counter(Path(file).parent.name for file in others)
+    most = max(counts.values(), default=0)
+    if short := [folder for folder in labels if counts[folder] < most]:
+        raise UserError(
+            f"{root} has no train_list.mat, and {counts[short[0]]} images of {short[0]} that are "
+            f"not for testing where another class has {most}: images are missing; {ADVICE}"
+        )
+    return [(file, labels[Path(file).parent.name]) for file in others]
 
 
 def read_list(path: Path) -> list[tuple[str, int]]:
@@ -75,10 +105,10 @@ def read_list(path: Path) -> list[tuple[str, int]]:
     return list(zip(files, labels, strict=True))
 
 
-def read_record(root: Path, file: str, label: int) -> ImageRecord:
+def read_record(root: Path, file: str, label: int, boxed: bool) -> ImageRecord:
     path = root / "Images" / file
     annotation = root / "Annotation" / Path(file).with_suffix("")
-    return ImageRecord(path.stem, path, label, read_annotation(annotation))
+    return ImageRecord(path.stem, path, label, read_annotation(annotation) if boxed else None)
 
 
 def read_annotation(path: Path) -> Box:

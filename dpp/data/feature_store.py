@@ -133,14 +133,15 @@ class FeatureStore:
     def build(self, compute: Compute, *, progress: bool = False) -> None:
         """Computes what is not there yet, and opens the store.
 
-        Another process that builds the same store is waited for. A complete store that is damaged
-        gets its damaged chunks anew.
+        Another process that builds the same store is waited for, with a message. A complete store
+        that is damaged gets its damaged chunks anew.
 
         Args:
             compute: gives rows (n, *shape) for n row numbers.
             progress: show a bar.
         """
-        with files.locked(self.folder.parent / ".locks" / self.folder.name):
+        waiting = f"waiting: another process is computing {self.folder}"
+        with files.locked(self.folder.parent / ".locks" / self.folder.name, waiting=waiting):
             if self.folder.is_dir():
                 if not (wrong := self.open()):
                     return  # another process was quicker

@@ -75,7 +75,10 @@ def region_of(record: ImageRecord, width: int, height: int, crop_to_box: bool) -
     if not crop_to_box:
         return Box(0, 0, width, height)
     if record.box is None:
-        raise UserError(f"image {record.path} has no box to crop to: use the full image")
+        raise UserError(
+            f"image {record.path} has no box, which crop_to_box needs: install the data set's "
+            "annotations, or use full images"
+        )
     region = clip_box(record.box, width, height)
     if region is None:
         raise UserError(

@@ -33,7 +33,7 @@ def prepare(name: str, given: Sequence[Path] = (), root: Path | None = None) -> 
         following = "dpp reproduce"
     else:
         source = install(catalogue.PUBLISHED[name], folder, given)
-        following = "dpp reproduce --profile paper"
+        following = "dpp reproduce --profile photo, or --profile paper with a GPU"
     images, train, test = source.counts()
     lines = [
         f"{source.name} is at {source.root}: {len(source.class_names)} classes, {images:,} images "

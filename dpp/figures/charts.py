@@ -112,58 +112,32 @@ def _name_phases(axes: Axes, epochs: pd.DataFrame) -> None:
         axes.annotate(phase.replace(" ", "\n"), middle, (0, STRIP / 2), xycoords=top, **name)
 
 
-def reported_and_regenerated(frame: pd.DataFrame) -> Figure:
+def reported_and_regenerated(*frames: pd.DataFrame) -> Figure:
     """Accuracies as reported beside those regenerated: a panel for each column of a table.
 
     All panels have the same x axis, so that columns can be compared.
 
     Args:
-        frame: of `tables.compare`. A bar spans one standard deviation over seeds to each side.
+        frames: of `tables.compare`, of the same table, one for each profile. A bar spans one
+            standard deviation over seeds to each side.
     """
-    import seaborn  # here, because it loads ipywidgets
-
-    cells = frame.drop_duplicates(["row", "column"])
-    columns, rows = cells.column.unique(), list(cells.row.unique())
-    regenerated = ", ".join(["regenerated", *filter(None, cells.profile.unique())])
+    page = frames[0].drop_duplicates(["row", "column"])
+    columns, rows = list(page.column.unique()), list(page.row.unique())
     figure, grid = pyplot.subplots(
         1,
         len(columns),
-        figsize=(2.6 + 1.5 * max(len(columns), 2), 1.2 + 0.26 * len(rows)),
+        figsize=(2.6 + 1.5 * max(len(columns), 2), 1.2 + (0.2 + 0.06 * len(frames)) * len(rows)),
         sharex=True,
         sharey=True,
         squeeze=False,
         layout="constrained",
     )
-    for axes, (column, group) in zip(grid[0], cells.groupby("column", sort=False), strict=True):
-        down = pd.Categorical(group.row, categories=rows).codes
-        long = pd.DataFrame(
-            {
-                "accuracy": [*group.reported, *group["mean"]],
-                "down": [*(down - 0.12), *(down + 0.12)],
-                "of": ["reported"] * len(group) + [regenerated] * len(group),
-            }
-        )
-        seaborn.scatterplot(
-            long,
-            x="accuracy",
-            y="down",
-            hue="of",
-            style="of",
-            markers={"reported": "D", regenerated: "o"},
-            palette={"reported": "0.45", regenerated: PART_COLOURS[4]},
-            legend=axes is grid[0, -1],
-            ax=axes,
-        )
-        axes.errorbar(
-            group["mean"],
-            down + 0.12,
-            xerr=group.deviation.fillna(0),
-            fmt="none",
-            ecolor=PART_COLOURS[4],
-            elinewidth=1.2,
-        )
+    for axes, column in zip(grid[0], columns, strict=True):
+        _draw_reported(axes, page[page.column == column], rows)
+        for place, frame in enumerate(frames):
+            cells = frame[frame.column == column].drop_duplicates("row")
+            _draw_regenerated(axes, cells, rows, place, profile=_profiles(frame))
         axes.set_title(column, fontsize=10)
-        axes.set(xlabel="", ylabel="")
         axes.grid(color="0.92", zorder=0)
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=9)
@@ -174,7 +148,28 @@ def reported_and_regenerated(frame: pd.DataFrame) -> Figure:
     grid[0, 0].set_ylim(len(rows) - 0.5, -0.5)
     figure.supxlabel("accuracy, %", fontsize=10)
     handles, labels = grid[0, -1].get_legend_handles_labels()
-    grid[0, -1].get_legend().remove()
-    style = {"loc": "outside upper center", "ncols": 2, "frameon": False, "fontsize": 9}
-    figure.legend(handles, labels, **style)
+    style = {"loc": "outside upper center", "ncols": len(handles), "frameon": False}
+    figure.legend(handles, labels, fontsize=9, **style)
     return figure
+
+
+def _profiles(frame: pd.DataFrame) -> str:
+    return ", ".join(["regenerated", *filter(None, frame.profile.unique())])
+
+
+def _draw_reported(axes: Axes, cells: pd.DataFrame, rows: Sequence[str]) -> None:
+    down = pd.Categorical(cells.row, categories=rows).codes - 0.12
+    style = {"s": 36, "marker": "D", "color": "0.45", "edgecolor": "white", "linewidth": 0.5}
+    axes.scatter(cells.reported, down, label="reported", zorder=2, **style)
+
+
+def _draw_regenerated(
+    axes: Axes, cells: pd.DataFrame, rows: Sequence[str], place: int, profile: str
+) -> None:
+    """The means of one profile's runs; each profile has its marker, colour and height."""
+    down = pd.Categorical(cells.row, categories=rows).codes + 0.12 + 0.2 * place
+    colour, marker = PART_COLOURS[4 + place], "os"[place % 2]
+    style = {"s": 36, "marker": marker, "color": colour, "edgecolor": "white", "linewidth": 0.5}
+    axes.scatter(cells["mean"], down, label=profile, zorder=3, **style)
+    spread = cells.deviation.fillna(0)
+    axes.errorbar(cells["mean"], down, xerr=spread, fmt="none", ecolor=colour, elinewidth=1.2)

@@ -3,18 +3,20 @@
     cells = grid.cells("table2", "mini", seeds=(0, 1, 2))
 
 Cells are named as in `results/paper/`, by row and column. A row that the paper quotes from others
-and that nothing here trains has no cell.
+and that nothing here trains has no cell. What the photo profile has of its own is in
+`dpp.paper.photo`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from dpp.data import catalogue
+from dpp.networks.backbones import FIRST_RESNET50
+from dpp.paper import photo
+from dpp.paper.photo import Plan
 from dpp.runs.ensembles import Ensemble
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, base_experiment, make_experiment
-
-Plan = Experiment | Ensemble
 
 BACKBONES = {  # the paper's name -> torchvision's
     "VGG16": "vgg16",
@@ -56,7 +58,7 @@ ROWS_1 = {
     "Def. ProtoPNet (2x2,nd)": TEN | RIGID,
     "Def. ProtoPNet (2x2)": TEN,
 }
-MANY_SEEDS = {"Def. ProtoPNet (2x2,nd)", "Def. ProtoPNet (2x2)"}  # with ResNet-50: rows of Table 2
+MANY_SEEDS = {"Def. ProtoPNet (2x2,nd)", "Def. ProtoPNet (2x2)"}  # rows of Table 2 too
 ON_DOGS = {"kernel_size": 3, "per_class": 10}
 ROWS_DOGS = {
     "Baseline": {"model": "cnn"},
@@ -88,7 +90,8 @@ def cells(
         seeds: of the ablations and the headline rows; other cells have the first of them alone.
         backbones: names as in `BACKBONES`; none for all. Cells with others are empty.
         data: instead of the profile's birds, or of its dogs for the supplement's tables.
-        resnet50: a file of weights for that backbone, which the paper has from iNaturalist.
+        resnet50: a file of weights for that backbone, which the paper has from iNaturalist; or
+            "imagenet" for torchvision's where photo has version 1.
         changes: of every experiment.
     """
     make = _Maker(profile, tuple(seeds), tuple(backbones), data, resnet50, dict(changes))
@@ -107,6 +110,7 @@ class _Maker:
             )
         self.profile, self.seeds, self.changes = profile, seeds, changes
         self.resnet50 = resnet50
+        self.headline = photo.HEADLINE if profile == "photo" else "Res50"
         self.backbones = backbones or tuple(BACKBONES)
         drawn = profile not in ("paper", "photo")
         self.birds = data or ("posebirds" if drawn else "cub")
@@ -126,6 +130,8 @@ class _Maker:
 
     def backbone(self, column: str) -> str:
         """Slim networks for small images; without batch norm a slim VGG does not train."""
+        if self.profile == "photo" and column == "Res50" and not self.resnet50:
+            return FIRST_RESNET50
         if self.profile in ("paper", "photo"):
             return BACKBONES[column]
         return f"slim_{BACKBONES[column]}" + ("_bn" if column.startswith("VGG") else "")
@@ -136,15 +142,17 @@ class _Maker:
         return [Ensemble(tuple(members))] if len(members) == len(MIXED) else []
 
     def repeated(self, **changes) -> list[Ensemble]:
-        """One ensemble of five, with a ResNet-50 each, that differ in their seeds."""
-        members = self("Res50", seeds=range(5), **changes)
+        """One ensemble of five, of one backbone, that differ in their seeds."""
+        members = self(self.headline, seeds=range(5), **changes)
         return [Ensemble(tuple(members))] if members else []
 
 
 def _table_1(make: _Maker) -> dict:
     return {
         (row, column): make(
-            column, seeds=make.seeds if column == "Res50" and row in MANY_SEEDS else (), **changes
+            column,
+            seeds=make.seeds if column == make.headline and row in MANY_SEEDS else (),
+            **changes,
         )
         for row, changes in ROWS_1.items()
         for column in BACKBONES
@@ -154,7 +162,7 @@ def _table_1(make: _Maker) -> dict:
 def _table_2(make: _Maker) -> dict:
     return {
         (ablation(margin, weight, moves), "Accuracy"): make(
-            "Res50",
+            make.headline,
             seeds=make.seeds,
             **TEN,
             margin=margin,
@@ -172,21 +180,22 @@ def ablation(margin: float, weight: float, moves: bool) -> str:
 
 def _table_3(make: _Maker) -> dict:
     full, boxed, dogs = "CUB-200-2011 (f)", "CUB-200-2011 (bb)", "Stanford Dogs"
-    headline = {"column": "Res50", "seeds": make.seeds}
+    single = make.headline
+    headline = {"column": single, "seeds": make.seeds}
     on_dogs = {"column": "Res152", "data": make.dogs, "seeds": make.seeds} | ON_DOGS
     three = {"kernel_size": 3}
     return {
         ("ProtoPNet*", boxed): make.mixed(model="protopnet", crop_to_box=True),
         ("ProtoPNet*", full): make.mixed(model="protopnet"),
-        ("ProtoTree", full): make("Res50", model="prototree"),
+        ("ProtoTree", full): make(single, model="prototree"),
         ("ProtoTree**", full): make.repeated(model="prototree"),
         ("TesNet*", boxed): make.mixed(model="tesnet", crop_to_box=True),
         ("TesNet*", full): make.mixed(model="tesnet"),
-        ("Def. ProtoPNet [nd,3p,6pc]", full): make("Res50", **SIX, **RIGID),
+        ("Def. ProtoPNet [nd,3p,6pc]", full): make(single, **SIX, **RIGID),
         ("Def. ProtoPNet [nd,2p,10pc]", full): make(**headline, **TEN, **RIGID),
-        ("Def. ProtoPNet [3p,1pc]", full): make("Res50", **three, per_class=1),
-        ("Def. ProtoPNet [3p,3pc]", full): make("Res50", **three, per_class=3),
-        ("Def. ProtoPNet [3p,6pc]", full): make("Res50", **SIX),
+        ("Def. ProtoPNet [3p,1pc]", full): make(single, **three, per_class=1),
+        ("Def. ProtoPNet [3p,3pc]", full): make(single, **three, per_class=3),
+        ("Def. ProtoPNet [3p,6pc]", full): make(single, **SIX),
         ("Def. ProtoPNet [2p,10pc]", full): make(**headline, **TEN),
         ("Def. ProtoPNet** [2p,10pc]", full): make.repeated(**TEN),
         ("ProtoPNet", dogs): make("Dense161", make.dogs, model="protopnet"),
@@ -229,6 +238,7 @@ PLANNERS = {
 def column_of(experiment: Experiment) -> str:
     """The paper's name of an experiment's backbone."""
     full = experiment.backbone.removeprefix("slim_").removesuffix("_bn")
+    full = "resnet50" if full == FIRST_RESNET50 else full
     return next(column for column, backbone in BACKBONES.items() if backbone == full)
 
 

@@ -1,8 +1,8 @@
 """The paper's tables as on the page: its rows and columns, and beside its numbers those of runs.
 
 Every function takes frames of `tables.compare`, one for each profile: the columns of the page have
-a column each for the paper and for every profile, and one for their difference where the runs are
-comparable.
+a column each for the paper and for every profile, and with one profile one for their difference
+where the runs are comparable.
 """
 
 import html
@@ -15,6 +15,7 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from dpp.figures.notebook_tables import FACE
+from dpp.paper import photo
 from dpp.paper.tables import ONE_RUN, QUOTED, TITLES
 from dpp.system import files
 from dpp.system.profiles import PROFILES
@@ -58,8 +59,8 @@ def arrange(*frames: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Rows have the levels block (counted from 0; a rule is between two), group and row, columns
-        the levels column and source: "paper", each profile, and "<profile> - paper" where runs are
-        comparable. Empty where the paper prints nothing.
+        the levels column and source: "paper", each profile, and with one profile "<profile> -
+        paper" where runs are comparable. Empty where the paper prints nothing.
     """
     page = frames[0]
     block = (page.group != page.group.shift()).cumsum() - 1  # groups that follow one another
@@ -68,7 +69,7 @@ def arrange(*frames: pd.DataFrame) -> pd.DataFrame:
     for frame in frames:
         cells, name = list(frame.itertuples()), profile_of(frame)
         sources[name] = [Entry(short_text(cell), cell.best, not cell.runs) for cell in cells]
-        if frame.difference.notna().any():
+        if len(frames) == 1 and frame.difference.notna().any():
             sources[f"{name} - paper"] = [_difference(cell) for cell in cells]
     columns = [(column, source) for column in page.column.unique() for source in sources]
     index = pd.MultiIndex.from_tuples(dict.fromkeys(rows), names=["block", "group", "row"])
@@ -85,8 +86,9 @@ def arrange(*frames: pd.DataFrame) -> pd.DataFrame:
 
 
 def profile_of(frame: pd.DataFrame) -> str:
-    """The profile of the runs of a frame, for headings."""
-    return ", ".join(filter(None, frame.profile.unique())) or "regenerated"
+    """The profile of the runs of a frame, for headings; "paper" alone is what is printed."""
+    name = ", ".join(filter(None, frame.profile.unique())) or "regenerated"
+    return "paper profile" if name == "paper" else name
 
 
 def short_text(cell) -> str:
@@ -125,8 +127,9 @@ def caption(*frames: pd.DataFrame) -> str:
     texts += [
         ABBREVIATIONS.get(table),
         *(f"The {name} profile is {PROFILES[name]}." for name in profiles),
+        photo.NOTES.get(table) if "photo" in profiles else "",
     ]
-    texts.append(COMPARABLE if any(f.difference.notna().any() for f in frames) else "")
+    texts.append(COMPARABLE if len(frames) == 1 and frames[0].difference.notna().any() else "")
     texts.append(DRAWN if any((f.runs.gt(0) & ~f.comparable).any() for f in frames) else "")
     return " ".join(filter(None, texts))
 

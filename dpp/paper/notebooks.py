@@ -160,7 +160,8 @@ def _stamp(notebook: Path, given: dict) -> str:
     """A digest of all that an executed notebook depends on."""
     code = [notebook, *sorted(PACKAGE.rglob("*.py")), *sorted(PACKAGE.glob("*.so"))]
     profile = given.get("profile", "mini")
-    folders = dict.fromkeys((results(profile), RESULTS / profile, RESULTS / "mini"))
+    names = dict.fromkeys((profile, "photo", "mini"))  # tables show these beside one another
+    folders = dict.fromkeys(folder for n in names for folder in (results(n), RESULTS / n))
     candidates = (folder / name for folder in folders for name in READ)
     read = [path for path in candidates if path.exists()]
     digest = hashlib.sha256(repr(sorted(given.items())).encode())

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from dpp.paper.grid import Plan
 from dpp.runs import records
 
+AS_REPORTED = "as in the paper"
+
 
 class Contrast(NamedTuple):
     """By how much the second of two runs is better than the first, over pairs of runs."""
@@ -24,6 +26,20 @@ class Contrast(NamedTuple):
         if abs(self.mean) <= 2 * self.error:
             return "no difference that these runs can show"
         return "better" if self.mean > 0 else "worse"
+
+    def beside(self, reported: float) -> str:
+        """How it compares with a reported difference, in words."""
+        if self.pairs < 2:
+            return "too few pairs to compare"
+        if abs(self.mean - reported) <= 2 * self.error:
+            return f"{AS_REPORTED}, within twice the error"
+        if abs(self.mean) <= 2 * self.error:
+            return "where the paper has one, these runs show none"
+        if abs(reported) < 0.05:  # as printed, in tenths
+            return "where the paper has none"
+        if self.mean * reported < 0:
+            return "the opposite of the paper's"
+        return f"{'more' if abs(self.mean) > abs(reported) else 'less'} than in the paper"
 
     def __str__(self) -> str:
         spread = f" ± {self.error:.1f}" if self.pairs > 1 else ""

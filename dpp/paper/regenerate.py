@@ -16,7 +16,7 @@ from dpp import figures
 from dpp.data import catalogue
 from dpp.figures.notebook_tables import say
 from dpp.paper import grid, layout, tables
-from dpp.paper.paired_differences import Contrast, contrast, pairs
+from dpp.paper.paired_differences import AS_REPORTED, Contrast, contrast, pairs
 from dpp.runs import records
 from dpp.runs.records import RunRecord
 from dpp.system import paths
@@ -26,6 +26,7 @@ from dpp.training.experiments import Experiment
 # with other instructions, see results/estimates/other_instructions.csv.
 TOLERANCE = 8.0
 CHANCE, SATURATED = 30, 99.9  # percent, in mini: beyond them a cell tells nothing
+ONLY = {table: stem for stem, mine in grid.TABLES.items() for table in mine}  # its notebook
 
 Rows = str | Sequence[str]
 
@@ -42,7 +43,27 @@ class RegeneratedTable:
     def __init__(self, name: str, profile: str = "mini", **options):
         self.name, self.profile = name, profile
         self.changed = bool(options.get("changes"))
+        self.shared = {key: options[key] for key in ("seeds", "backbones") if key in options}
         self.cells = grid.cells(name, profile, **options)
+
+    @cached_property
+    def photo(self) -> "RegeneratedTable":
+        """The same table in the photo profile, which trains nothing; itself if it is that."""
+        if self.profile == "photo":
+            return self
+        return RegeneratedTable(self.name, "photo", **self.shared)
+
+    @cached_property
+    def drawn(self) -> "RegeneratedTable":
+        """What is shown beside photo: itself, or the same table in mini."""
+        if self.profile != "photo":
+            return self
+        return RegeneratedTable(self.name, "mini", **self.shared)
+
+    @property
+    def frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """What is shown beside the paper's numbers: photo's, and those of another profile."""
+        return self.photo.frame, self.drawn.frame
 
     @property
     def runs(self) -> int:
@@ -70,7 +91,12 @@ class RegeneratedTable:
         return int((self.frame.regenerated == tables.QUOTED).sum())
 
     def make(self, *, retrain: bool = False) -> None:
-        """Trains what has no stored record; with `retrain`, finds or trains everything."""
+        """Trains what has no stored record; with `retrain`, finds or trains everything.
+
+        Photo takes hours, and `make reproduce` says so first: without `retrain` it trains nothing.
+        """
+        if self.profile == "photo" and not retrain:
+            return
         for plan in {plan.name: plan for plan in self.plans}.values():
             records.get(plan, retrain=retrain)
         self.__dict__.pop("frame", None)
@@ -113,13 +139,15 @@ class RegeneratedTable:
         return layout.as_text(self.frame)
 
     def show(self) -> None:
-        """Displays the paper's grid, what it reports beside what came out, in a notebook."""
-        show_html(layout.as_styler(self.frame).to_html(), str(self))
+        """Displays the paper's grid in a notebook: what it reports, photo's and other runs."""
+        show_html(layout.as_styler(*self.frames).to_html(), layout.as_text(*self.frames))
 
     def figure(self) -> Figure:
         """What is reported against what was run, for the cells that are not quoted from others."""
-        own = self.frame[self.frame.regenerated != tables.QUOTED]
-        return figures.reported_and_regenerated(own)
+        ran = [frame for frame in self.frames if frame.runs.any()] or [self.frame]
+        return figures.reported_and_regenerated(
+            *(frame[frame.regenerated != tables.QUOTED] for frame in ran)
+        )
 
     def write(self, figure: Figure | None = None) -> list[str]:
         """Writes the table, and its figure if there is one, to `results/`; returns their names."""
@@ -142,10 +170,11 @@ class RegeneratedTable:
         """
         ran = self.ran
         summary = f"{len(ran)} of {len(self.frame) - self.quoted} cells were run"
-        if self.profile != "mini" or self.changed:
+        both = records.differences(self.profile)
+        if both.empty or self.changed:
             return f"{summary}; there are no committed records to compare them with."
-        far = records.differences(self.profile).difference.abs().max()
-        outside = ran[~ran["mean"].between(CHANCE, SATURATED)]
+        far = both.difference.abs().max()
+        outside = ran[~ran["mean"].between(CHANCE, SATURATED) & (self.profile == "mini")]
         assert outside.empty, f"at chance or saturated: {list(outside.regenerated)}"
         assert not far > TOLERANCE, f"a run is {far:.1f} points from its committed record"
         return f"{summary}; none is further than {TOLERANCE:g} points from its committed record."
@@ -194,33 +223,81 @@ class RegeneratedTable:
             for pair in pairs(self.cells, [first], [second], [column])
         )
 
-    def _shared(self, first: str, second: str) -> list[str]:
+    def _shared(self, *rows: str) -> list[str]:
+        """The columns that have a cell in all of these rows."""
         columns = dict.fromkeys(column for _, column in self.cells)
-        return [c for c in columns if (first, c) in self.cells and (second, c) in self.cells]
+        return [c for c in columns if all((row, c) in self.cells for row in rows)]
 
-    def gain(self, before: Rows, after: Rows) -> float:
-        """The same of the reported numbers, on average over columns."""
+    def gain(self, before: Rows, after: Rows, columns: Sequence[str] = ()) -> float:
+        """The same of the reported numbers, on average over some columns, by default all."""
         both = list(zip(_listed(before), _listed(after), strict=True))
-        return sum(tables.gain(self.frame, *rows) for rows in both) / len(both)
+        return sum(tables.gain(self.frame, *rows, columns) for rows in both) / len(both)
 
     def claims(self, rows: Mapping[str, tuple[Rows, Rows]]) -> dict[str, Contrast]:
-        """Displays, for each claim, what pairs of runs say of it and what the paper has.
+        """Displays, for each claim, what the paper has and what pairs of runs say of it.
 
         Args:
             rows: by the words of each claim, rows `before` and `after`, see `contrast`.
 
         Returns:
-            The contrast of each claim.
+            The contrast of each claim in the profile that is shown beside photo.
         """
-        measured = {claim: self.contrast(*both) for claim, both in rows.items()}
-        say(
-            "\n".join(
-                f"- **{claim}**: {measured[claim]}. The paper: "
-                f"{round(self.gain(*both), 6):+.1f} on average."
-                for claim, both in rows.items()
+        drawn = {claim: self.drawn.contrast(*both) for claim, both in rows.items()}
+        photo = {claim: self.photo.beside_paper(*both) for claim, both in rows.items()}
+        lines = [
+            f"- **{claim}.** The paper: {_signed(self.gain(*both))} on average. Photo: "
+            f"{photo[claim] or 'not run yet'}. {self.drawn.profile.capitalize()}: {drawn[claim]}."
+            for claim, both in rows.items()
+        ]
+        ran = list(filter(None, photo.values()))
+        same = sum(AS_REPORTED in text for text in ran)
+        summary = f"{len(ran)} of {len(rows)} claims have photo runs, {same} {AS_REPORTED}."
+        say("\n".join([*lines, "", f"On photographs: {summary if ran else 'not run yet.'}"]))
+        return drawn
+
+    def beside_paper(self, before: Rows, after: Rows) -> str:
+        """What pairs of runs say of a claim, beside the paper's numbers in the same columns.
+
+        Returns:
+            Empty if there is no pair.
+        """
+        shared = self._shared(*_listed(before), *_listed(after))
+        columns = [c for c in shared if self.contrast(before, after, [c]).pairs]
+        if not columns:
+            return ""
+        measured, reported = self.contrast(before, after), self.gain(before, after, columns)
+        where = "" if columns == ["Accuracy"] else f" on {', '.join(columns)}"
+        return f"{measured}; the paper{where} {_signed(reported)}: {measured.beside(reported)}"
+
+    def photographs(self) -> str:
+        """How the photo runs of this table compare with the paper's numbers, in sentences."""
+        table = self.photo
+        ran = table.ran.drop_duplicates(["row", "column"])
+        command = f"make reproduce PROFILE=photo ONLY={ONLY[self.name]}"
+        if ran.empty:
+            return (
+                "On photographs: **not run yet**. "
+                f"`{command}` trains these networks on a CPU, and estimates the hours first."
             )
+        cells = len(table.frame.drop_duplicates(["row", "column"])) - table.quoted
+        away = ran.difference
+        pairs = [
+            (one, other)
+            for _, column in ran.groupby("column")
+            for one in column.itertuples()
+            for other in column.itertuples()
+            if one.reported > other.reported
+        ]
+        same = sum(one.mean > other.mean for one, other in pairs)
+        order = (
+            f" Of {len(pairs)} pairs of rows that the paper tells apart in a column, {same} have "
+            "the same order here."
         )
-        return measured
+        return (
+            f"On photographs, on a CPU with a frozen trunk, {len(ran)} of {cells} cells were run: "
+            f"{away.mean():+.1f} points from the paper's on average, {away.min():+.1f} to "
+            f"{away.max():+.1f}." + (order if pairs else "")
+        )
 
 
 def regenerate(
@@ -237,6 +314,11 @@ def regenerate(
     table = RegeneratedTable(name, profile, **options)
     table.make(retrain=retrain)
     return table
+
+
+def _signed(points: float) -> str:
+    """As printed, in tenths; never -0.0."""
+    return f"{round(points, 1) + 0.0:+.1f}"
 
 
 def _listed(rows: Rows) -> list[str]:

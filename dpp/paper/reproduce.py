@@ -10,13 +10,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dpp import runs
-from dpp.paper import grid, notebooks, run_queue
+from dpp.paper import cost, grid, notebooks, photo, run_queue
 from dpp.paper.regenerate import TOLERANCE, RegeneratedTable
 from dpp.runs import records
+from dpp.runs.ensembles import Ensemble, module_of
 from dpp.system import paths
 from dpp.system.errors import UserError
 from dpp.system.profiles import check_profile
 from dpp.training.experiments import example_experiment, make_experiment
+
+PATHS = ("DPP_RESULTS", "DPP_RUNS", "DPP_DATA", "DPP_WEIGHTS")
 
 
 def reproduce(
@@ -40,18 +43,25 @@ def reproduce(
     if "profile" in settings:
         raise UserError(f"--set cannot change the profile: use --profile {settings['profile']}")
     work = {path: notebooks.values(path, profile, settings) for path in notebooks.find(only)}
+    if profile == "photo":
+        for values in work.values():
+            if values.get("resnet50") == "":
+                values["resnet50"] = photo.resnet50()
     tables = [table for path, values in work.items() for table in tables_of(path.stem, values)]
     others = [plan for path, values in work.items() for plan in plans_of(path.stem, values)]
     os.environ["DPP_RESULTS"] = os.environ.get("DPP_RESULTS") or str(paths.RESULTS / "reproduced")
-    for name in ("DPP_RESULTS", "DPP_RUNS", "DPP_DATA"):  # notebooks run in a folder of their own
+    for name in PATHS:  # notebooks run in a folder of their own
         if given := os.environ.get(name):
             os.environ[name] = str(Path(given).expanduser().resolve())
     results = paths.results(profile)
     check_writable(results)
     for line in records.set_aside_damaged(profile):
         print(line, flush=True)
+    records.begin(profile)
 
     plans = [*others, *(plan for table in tables for plan in table.plans)]
+    if profile == "photo":
+        plans = plan_photo(plans, jobs)
     failed_runs = run_queue.run_all(plans, jobs=jobs, keep=records.store)
     processes, _ = run_queue.choose_jobs(jobs)
     failed_notebooks = notebooks.execute(work, results / "notebooks", processes)
@@ -63,6 +73,22 @@ def reproduce(
     for name, reason in failed_runs.items():
         print(f"failed: {name}: {reason}")
     return not failed_runs and not failed_notebooks
+
+
+def plan_photo(plans: Iterable[grid.Plan], jobs: int) -> list[grid.Plan]:
+    """What is finished or can be trained here; prints the rest, and what the training will take."""
+    found = {plan.name: bool(module_of(plan).find(plan)) for plan in plans}
+    wanted = {plan.name: plan for plan in plans}
+    finished = [plan for name, plan in wanted.items() if found[name]]
+    todo = [plan for name, plan in wanted.items() if not found[name]]
+    chosen, lines = photo.trainable(todo)
+    print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
+    networks = [plan for plan in grid.unfold(chosen) if not isinstance(plan, Ensemble)]
+    unfinished = [plan for plan in networks if not runs.find(plan)]
+    if unfinished:
+        known = [plan for plan in grid.unfold(finished) if not isinstance(plan, Ensemble)]
+        print(cost.estimate(unfinished, known, run_queue.choose_jobs(jobs)[0]), flush=True)
+    return [*finished, *chosen]
 
 
 def tables_of(stem: str, values: Mapping) -> list[RegeneratedTable]:

@@ -17,7 +17,8 @@ from tqdm import tqdm
 from dpp import runs
 from dpp.data import catalogue
 from dpp.methods.table import METHODS
-from dpp.paper.grid import Plan, needs, unfold
+from dpp.paper.grid import needs, unfold
+from dpp.paper.photo import Plan, members
 from dpp.runs import ensembles
 from dpp.runs.ensembles import Ensemble, EnsembleRun
 from dpp.system import files, paths, worker_pool
@@ -25,6 +26,8 @@ from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 
 MOST_JOBS = 8  # by default: each takes about a gigabyte
+IMAGES = (*ensembles.SAME, "train_per_class")  # what decides which images runs share
+FEATURES = ("backbone", "weights", "frozen_trunk", "views")  # ... and which features of them
 LOOK_EVERY = 1.0  # seconds between two looks at the runs under way
 Finished = runs.Run | EnsembleRun
 
@@ -62,9 +65,9 @@ def run_all(
         print(f"{len(work)} runs, {len(done)} already finished", flush=True)
     if not waiting:
         return {}
-    prepare_data(work[name] for name in waiting)
-    display = Display(work, done, root)
-    failed: dict[str, str] = {}
+    failed = prepare_data(work[name] for name in waiting)
+    waiting = [name for name in waiting if name not in failed]
+    display = Display(work, done | failed.keys(), root)
     running: dict[Future, str] = {}
     numbers = worker_pool.SPAWN.Value("i", 0)
     saved = "runs in progress are saved"
@@ -126,15 +129,38 @@ def find_verified(plan: Plan, root: Path) -> Finished | None:
     return run
 
 
-def prepare_data(plans: Iterable[Plan]) -> None:
-    """Draws and reads every data set once, before several processes need it at the same time."""
-    prepared = set()
+def prepare_data(plans: Iterable[Plan]) -> dict[str, str]:
+    """Draws, reads and caches what runs share, before several processes need it at the same time.
+
+    Returns:
+        By the name of each run whose trunk features cannot be had, the reason.
+    """
+    read: set[tuple] = set()
+    cached: dict[tuple, str] = {}  # what is wrong with it
+    failed: dict[str, str] = {}
     for plan in plans:
-        for experiment in plan.members if isinstance(plan, Ensemble) else (plan,):
-            key = tuple(getattr(experiment, name) for name in (*ensembles.SAME, "train_per_class"))
-            if key not in prepared:
-                prepared.add(key)
+        for experiment in members(plan):
+            images = tuple(getattr(experiment, name) for name in IMAGES)
+            if images not in read:
+                read.add(images)
                 runs.load_splits(experiment, runs.load_source(experiment))
+            if not experiment.views or isinstance(plan, Ensemble):  # whose members are plans too
+                continue
+            features = images + tuple(getattr(experiment, name) for name in FEATURES)
+            if features not in cached:
+                cached[features] = cache_features(experiment)
+            if cached[features]:
+                failed[plan.name] = cached[features]
+    return failed
+
+
+def cache_features(experiment: Experiment) -> str:
+    """Computes a trunk's features unless they are cached; returns what went wrong, if anything."""
+    try:
+        runs.prepare(experiment)
+    except UserError as error:  # such as a full disk: runs on other backbones continue
+        return str(error)
+    return ""
 
 
 # ---- In the processes

@@ -132,10 +132,11 @@ def _regenerated_text(cell) -> str:
     return f"{cell.mean:.1f}{spread} (n = {cell.runs}{missing})"
 
 
-def gain(frame: pd.DataFrame, before: str, after: str) -> float:
+def gain(frame: pd.DataFrame, before: str, after: str, columns: Sequence[str] = ()) -> float:
     """By how much one row's reported numbers are above another's, on average over the columns."""
     by_row = frame.drop_duplicates(["row", "column"]).set_index(["row", "column"]).reported
-    return float((by_row[after] - by_row[before]).mean())
+    gains = by_row[after] - by_row[before]
+    return float((gains[list(columns)] if columns else gains).mean())
 
 
 def provenance(cells: Cells) -> str:

@@ -15,7 +15,7 @@ from dpp.runs.finished import (
     set_aside,
     verify_manifest,
 )
-from dpp.runs.making import choose, get, load_backbone, make_trainer, run, surroundings
+from dpp.runs.making import choose, get, load_backbone, make_trainer, prepare, run, surroundings
 
 __all__ = [
     "Run",
@@ -29,6 +29,7 @@ __all__ = [
     "load_splits",
     "make_trainer",
     "open_run",
+    "prepare",
     "run",
     "set_aside",
     "surroundings",

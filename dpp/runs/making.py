@@ -132,6 +132,14 @@ def make_trainer(
     return trainer_of(experiment, model, source, workers, progress), source
 
 
+def prepare(experiment: Experiment, *, progress: bool = True) -> None:
+    """Decodes an experiment's images, and computes its trunk's features, unless they are cached."""
+    splits = load_splits(experiment, load_source(experiment))
+    if experiment.views:
+        torch.manual_seed(experiment.seed)  # of a trunk that has random weights
+        cache_splits(splits, load_backbone(experiment, None), progress=progress)
+
+
 def trainer_of(
     experiment: Experiment,
     model: nn.Module,

@@ -46,13 +46,30 @@ def get(experiment: Experiment | Ensemble, *, retrain: bool = False, **options) 
 
 
 def stored(experiment: Experiment | Ensemble) -> RunRecord | None:
-    """The record of an experiment in `results/`, if there is one."""
-    summaries, epochs = (read(paths.results(experiment.profile) / name) for name in (RUNS, EPOCHS))
+    """The record of an experiment in `results/`, if there is one; see `folder`."""
+    summaries, epochs = (read(folder(experiment.profile) / name) for name in (RUNS, EPOCHS))
     rows = summaries[summaries.run == experiment.name]
     if rows.empty:
         return None
     metrics = epochs[epochs.run == experiment.name].dropna(axis="columns", how="all")
     return RunRecord(rows.iloc[0].to_dict(), metrics.drop(columns="run").reset_index(drop=True))
+
+
+def folder(profile: str) -> Path:
+    """Where records of a profile are read: under `DPP_RESULTS`, or if there are none, committed.
+
+    So a profile that is being reproduced can be shown beside another that is not; `begin` keeps the
+    committed records of the first one out.
+    """
+    own = paths.results(profile)
+    return own if (own / RUNS).is_file() else paths.RESULTS / profile
+
+
+def begin(profile: str) -> None:
+    """Makes an empty table of records under `DPP_RESULTS`, unless there is one."""
+    path = paths.results(profile) / RUNS
+    if not path.is_file():
+        _replace(path, pd.DataFrame({"run": []}))
 
 
 def store(*finished: runs.Run | EnsembleRun) -> None:

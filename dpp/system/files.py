@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -196,12 +197,13 @@ class BusyError(UserError):
 
 
 @contextmanager
-def locked(folder: Path, wait: bool = True) -> Iterator[None]:
+def locked(folder: Path, wait: bool = True, waiting: str = "") -> Iterator[None]:
     """Holds a folder's lock, its file `.lock`; where the file system has no locks, nobody waits.
 
     Args:
         folder: is made if it is not there.
         wait: until no other process holds the lock, instead of raising at once.
+        waiting: printed if there is one to wait for.
 
     Raises:
         BusyError: another process holds the lock, and `wait` is False.
@@ -211,6 +213,11 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if waiting:
+                with suppress(Timeout):
+                    stack.enter_context(lock.acquire(blocking=False))
+                if not lock.is_locked:
+                    print(waiting, file=sys.stderr, flush=True)
             stack.enter_context(lock)
         except Timeout as error:
             raise BusyError(

@@ -23,7 +23,7 @@ from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, make_experiment
 
 LEAST_BATCHES, SMALLEST_BATCH = 3, 8
-LEAST_STEPS = 240
+LEAST_STEPS = 120
 IMAGES_PER_PROTOTYPE, LEAST_PROTOTYPES = 4, 2
 SCHEDULE = ("warm_epochs", "second_warm_epochs", "decay_every")  # stretched with the epochs
 FEW_TO_VALIDATE = 100  # below this, one image is more than a point

@@ -1,5 +1,6 @@
 """One's own images: rules by the folder's size, what `dpp train` says, and how it refuses."""
 
+import shlex
 import sys
 
 import pytest
@@ -82,7 +83,7 @@ def test_rules_hold_for_any_size(classes, images):
 def test_schedule_is_stretched_with_the_epochs():
     profile, factor = usual(), 5
     experiment, _ = own_images.choose("photo", [13] * 4, {"epochs": factor * profile.epochs})
-    for name in own_images.SCHEDULE:
+    for name in own_images.STRETCHED:
         assert getattr(experiment, name) == factor * getattr(profile, name)
     assert experiment.project_after == tuple(factor * epoch for epoch in profile.project_after)
 
@@ -101,13 +102,21 @@ def test_what_is_given_is_not_chosen():
     assert {name: getattr(experiment, name) for name in given} == given
 
 
+def test_given_schedule_is_kept_though_the_profiles_is_shorter():
+    long = {"epochs": 60, "warm_epochs": 20, "project_after": (30, 60)}
+    experiment, _ = own_images.choose("photo", [13] * 4, long)
+    assert {name: getattr(experiment, name) for name in long} == long
+    experiment, _ = own_images.choose("photo", [13] * 4, {"project_after": (7, 15)})
+    assert experiment.epochs == 15
+
+
 def test_network_without_prototypes_has_none_chosen():
     _, choices = own_images.choose("photo", [13] * 4, {"model": "cnn"})
     assert {choice.name for choice in choices} == {"batch_size", "epochs"}
 
 
 def test_given_batch_that_is_too_large_is_refused_by_its_flag():
-    with pytest.raises(UserError, match="--batch-size 500: there are 52 images to train on"):
+    with pytest.raises(UserError, match="--batch-size 500 is more than the 52 images to train on"):
         own_images.choose("photo", [13] * 4, {"batch_size": 500})
 
 
@@ -139,9 +148,9 @@ def test_prototypes_at_nearly_the_same_place_are_found():
 
 
 def test_folder_is_trained_on_as_a_new_user_would(dpp, tmp_path):
-    folder = write_folder(tmp_path / "zoo", classes=3, images=10)
+    folder = write_folder(tmp_path / "my zoo", classes=3, images=10)
     (folder / "kind_0" / "notes.txt").write_text("not an image")
-    code, out, err = dpp("train", "--data", "zoo", *SMALL, "--epochs", 3)
+    code, out, err = dpp("train", "--data", "my zoo", *SMALL, "--epochs", 3)
     assert code == 0, err
     assert "3 classes, 30 images: 21 to train on, 3 for validation, 6 for test, split by dpp" in err
     assert "skipped, not images by their ending: kind_0/notes.txt" in err
@@ -155,10 +164,11 @@ def test_folder_is_trained_on_as_a_new_user_would(dpp, tmp_path):
     assert "of 6 test images correct" in out and "95 % interval" in out
     repeated = len(repeated_prototypes(run.origins))
     assert (f"warning: {repeated} of {len(run.origins)} prototypes repeat" in out) == (repeated > 0)
-    (explain,) = [line.split() for line in out.splitlines() if line.startswith("  dpp explain")]
-    (report,) = [line.split() for line in out.splitlines() if line.startswith("  dpp report")]
+    lines = [shlex.split(line) for line in out.splitlines() if line.startswith("  dpp ")]
+    (_, explained, *_), (_, reported, _) = lines
+    assert (explained, reported) == ("explain", "report")
     assert f'set run = "{run.folder}"' in out
-    for words in (explain, report):  # what is said works
+    for words in lines:  # what is said works
         code, _, err = dpp(*words[1:])
         assert code == 0, err
     code, again, err = dpp("train", "--data", folder, *SMALL, "--epochs", 3)
@@ -225,15 +235,17 @@ def test_bad_folders_are_refused_in_one_line(dpp, tmp_path):
     said = refused(dpp("train", "--data", "poor"))
     assert "kind_0 has 1 image (0.png) but needs at least 3" in said
     assert "there is no data set 'nowhere'" in refused(dpp("train", "--data", "nowhere"))
+    write_folder(tmp_path / "zoo", classes=2, images=5)
+    said = refused(dpp("train", "--data", "zoo", "--profile", "mini"))
+    assert "base weights are for drawn data" in said
 
 
 def test_batch_larger_than_the_folder_names_its_flag(dpp, tmp_path):
     write_folder(tmp_path / "zoo", classes=2, images=8)
-    said = refused(dpp("train", "--data", "zoo", *SMALL, "--batch-size", 500))
-    assert "--batch-size 500: there are 10 images to train on; give at most 10" in said
-    named = ("--profile", "paper", "--batch-size", 11)
-    said = refused(dpp("train", "--data", "zoo", *SMALL[:6], *named))
-    assert "10 images do not make one batch of 11: lower batch_size (--batch-size) to 10" in said
+    for words, batch in ((["--batch-size", 500], 500), (["--profile", "paper"], 80)):
+        said = refused(dpp("train", "--data", "zoo", *SMALL[:6], *words))
+        assert f"--batch-size {batch} is more than the 10 images to train on" in said
+        assert "give at most 10" in said
 
 
 def test_skipped_files_are_those_that_the_reader_skips(tmp_path):

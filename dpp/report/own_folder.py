@@ -1,5 +1,6 @@
 """What `dpp train` says about a folder of one's own images: before it starts, and at the end."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from dpp.runs.forecast import Forecast
 from dpp.system import paths
 from dpp.system.errors import UserError
 from dpp.training import checkpoints, own_images
-from dpp.training.experiments import Experiment, make_experiment
+from dpp.training.experiments import Experiment, base_experiment, make_experiment
 from dpp.training.own_images import Choice
 from dpp.training.pruning import REPEATED, repeated_prototypes
 
@@ -45,11 +46,14 @@ def prepare(profile: str | None, given: dict, root: Path | None, device: str) ->
     counts = images_per_class(train, len(source.class_names)).tolist()
     if profile:
         experiment, choices = make_experiment(profile, **given), ()
+        own_images.check_batch(experiment.batch_size, sum(counts))
     else:
         experiment, choices = own_images.choose("photo", counts, given)
     say(*describe_folder(source, train, validation))
     say(*describe_choices(experiment, choices))
     say(*(f"warning: {w}" for w in own_images.warnings(counts, len(validation), experiment)))
+    if experiment.weights == "base":
+        base_experiment(experiment)  # refuses: they are for drawn data
     if not runs.find(experiment, root):
         say(describe_forecast(forecast.measure(experiment, source, device)))
         if checkpoints.find_states((root or paths.runs_root()) / experiment.name):
@@ -135,17 +139,13 @@ def summarise(run: Run) -> str:
     prototypes = (run.folder / "prototypes.json").is_file()
     if prototypes:
         lines += describe_prototypes(run.origins, run.experiment.per_class)
-    example = source.test[0].path
-    lines.append("next:")
-    if prototypes:
-        lines += [
-            f"  dpp explain {example} --run {run.folder}",
-            f"  dpp report {run.folder}",
-            f'  make lab, open 12_browse_prototypes.ipynb, and set run = "{run.folder.resolve()}"',
-        ]
-    else:
-        lines.append(f"  dpp report {run.folder}")
-    return "\n".join(lines)
+    folder, example = (shlex.quote(str(path)) for path in (run.folder, source.test[0].path))
+    report = f"  dpp report {folder}"
+    if not prototypes:
+        return "\n".join([*lines, "next:", report])
+    explain = f"  dpp explain {example} --run {folder}"
+    browse = f'  make lab, open 12_browse_prototypes.ipynb, set run = "{run.folder.resolve()}"'
+    return "\n".join([*lines, "next:", explain, report, browse])
 
 
 def accuracy_text(results: dict, images: dict) -> str:

@@ -138,7 +138,8 @@ def describe(run: Run) -> dict:
     facts += [("trained for", f"{manifest['seconds']:.0f} s on {manifest['device']}")]
     facts += [(name, manifest[name]) for name in ("commit", "torch", "operator")]
     every = [(name, value, helps[name]) for name, value in rows.items()]
-    return {"profile": experiment.profile, "facts": facts, "fields": every}
+    own = experiment.data not in catalogue.NAMES
+    return {"profile": experiment.profile, "own": own, "facts": facts, "fields": every}
 
 
 def training(run: Run) -> dict:

@@ -25,7 +25,9 @@ from dpp.training.experiments import Experiment, make_experiment
 LEAST_BATCHES, SMALLEST_BATCH = 3, 8
 LEAST_STEPS = 120
 IMAGES_PER_PROTOTYPE, LEAST_PROTOTYPES = 4, 2
-SCHEDULE = ("warm_epochs", "second_warm_epochs", "decay_every")  # stretched with the epochs
+STRETCHED = ("warm_epochs", "second_warm_epochs", "decay_every")  # with the epochs
+SCHEDULE = (*STRETCHED, "epochs", "project_after")
+PROTOTYPES_OF_CLASSES = ("deformable", "protopnet", "tesnet")  # models that have them
 FEW_TO_VALIDATE = 100  # below this, one image is more than a point
 
 
@@ -47,34 +49,37 @@ def choose(
         counts: training images of each class, without those held out for validation.
         given: fields of the experiment that are not to be chosen.
     """
-    usual = make_experiment(profile, **{k: v for k, v in given.items() if k != "epochs"})
+    others = {name: value for name, value in given.items() if name not in SCHEDULE}
+    usual = make_experiment(profile, **others)
     images = sum(counts)
-    if usual.batch_size > images and "batch_size" in given:
-        raise UserError(
-            f"--batch-size {usual.batch_size}: there are {images} images to train on; give at most "
-            f"{images}, or leave it out"
-        )
-    batch = usual.batch_size if "batch_size" in given else choose_batch(images, usual.batch_size)
+    batch = given.get("batch_size") or choose_batch(images, usual.batch_size)
+    check_batch(batch, images)
     steps = images // batch
-    epochs = given.get("epochs") or choose_epochs(steps, usual.epochs)
-    several = usual.model in ("deformable", "protopnet", "tesnet")
-    prototypes = choose_prototypes(counts, usual.per_class) if several else usual.per_class
-    per_class = median(counts)
+    last = max(given.get("project_after", ()), default=0)
+    epochs = given.get("epochs") or last or choose_epochs(steps, usual.epochs)
+    prototypes = choose_prototypes(counts, usual.per_class)
     choices = [
         Choice("batch_size", batch, f"{images} training images make {steps} batches"),
         Choice("epochs", epochs, f"{epochs * steps} steps; {profile}: {usual.epochs}"),
-        Choice("per_class", prototypes, f"a class has {per_class:g} training images"),
+        Choice("per_class", prototypes, f"a class has {median(counts):g} training images"),
         Choice("last_layer", "converged", "a few passes would hardly move the connections"),
     ]
-    shown = [
-        choice
-        for choice in choices
-        if choice.name not in given and (several or choice.name not in ("per_class", "last_layer"))
-    ]
+    if usual.model not in PROTOTYPES_OF_CLASSES:
+        choices = choices[:2]
+    shown = [choice for choice in choices if choice.name not in given]
     values = {choice.name: choice.value for choice in shown} | given
     if epochs != usual.epochs:
         values = stretch(usual, epochs) | values
     return make_experiment(profile, **values), tuple(shown)
+
+
+def check_batch(batch: int, images: int) -> None:
+    """Raises a `UserError` if there are too few training images for one batch."""
+    if batch > images:
+        raise UserError(
+            f"--batch-size {batch} is more than the {images} images to train on: give at most "
+            f"{images}; without --batch-size and --profile it is chosen"
+        )
 
 
 def choose_batch(images: int, usual: int) -> int:
@@ -100,7 +105,7 @@ def choose_prototypes(counts: Sequence[int], usual: int) -> int:
 def stretch(usual: Experiment, epochs: int) -> dict:
     """The fields of a schedule that divide another number of epochs as the usual ones are."""
     scale = epochs / usual.epochs
-    values = {name: int(getattr(usual, name) * scale) for name in SCHEDULE}
+    values = {name: int(getattr(usual, name) * scale) for name in STRETCHED}
     values["decay_every"] = max(values["decay_every"], 1)
     after = sorted({max(round(epoch * scale), 1) for epoch in usual.project_after})
     return values | {"epochs": epochs, "project_after": tuple(after)}
@@ -120,8 +125,8 @@ def warnings(counts: Sequence[int], validation: int, experiment: Experiment) -> 
             f"validation has {validation} images: one of them is {100 / validation:.1f} points, so "
             "do not choose settings by its accuracy; more images, or --validation-fraction, help"
         )
-    projected = experiment.model in ("deformable", "protopnet", "tesnet")
-    if projected and (fewer := sum(count < experiment.per_class for count in counts)):
+    owned = experiment.model in PROTOTYPES_OF_CLASSES
+    if owned and (fewer := sum(count < experiment.per_class for count in counts)):
         found.append(
             f"{fewer} of {len(counts)} classes have fewer training images than the "
             f"{experiment.per_class} prototypes of a class: some will repeat others"

@@ -13,10 +13,12 @@ from dpp import data, runs
 from dpp.data.folders import skipped_files
 from dpp.report import own_folder
 from dpp.runs import forecast
+from dpp.runs.forecast import Forecast
 from dpp.system.errors import UserError
 from dpp.training import own_images
 from dpp.training.experiments import make_experiment
 from dpp.training.pruning import repeated_prototypes
+from dpp.training.trunk_cache import Missing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("--weights", "none", "--backbone", "resnet18", "--image-size", "32", "--views", "2")
@@ -282,6 +284,17 @@ def test_forecast_knows_that_features_are_kept(tmp_path):
     before = torch.get_rng_state()
     assert forecast.measure(experiment, data.load(str(folder))).features.maps == 0
     assert torch.get_rng_state().equal(before)
+
+
+def test_forecast_says_where_the_time_goes():
+    features = Missing(320, 32_000_000, 40.0)
+    said = own_folder.describe_forecast(Forecast(200, features, 1_400_000_000, 3 * 10**8, 0.9))
+    assert said.startswith("expected: about 3 minutes, 40 seconds of it for trunk features; 1.4 GB")
+    assert "32 MB for trunk features under" in said and "300 MB for the run" in said
+    assert "other programs" not in said
+    said = own_folder.describe_forecast(Forecast(200, Missing(0, 0, 0.0), 10**9, 10**8, 0.04))
+    assert "trunk features" not in said
+    assert "other programs leave it 4% of the processor" in said
 
 
 def test_durations_and_amounts_read_as_estimates():

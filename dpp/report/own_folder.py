@@ -20,6 +20,7 @@ from dpp.training.own_images import Choice
 from dpp.training.pruning import REPEATED, repeated_prototypes
 
 NAMED = 3  # files in a line
+BUSY = 0.5  # a smaller share of the processor is worth a word
 
 
 def prepare(profile: str | None, given: dict, root: Path | None, device: str) -> Experiment:
@@ -108,10 +109,11 @@ def describe_forecast(expected: Forecast) -> str:
     features = expected.features
     cached = f"{amount(features.bytes)} for trunk features under {paths.data_root() / 'cache'}"
     within = f", {duration(features.seconds)} of it for trunk features" if features.maps else ""
+    busy = f": other programs leave it {expected.share:.0%} of the processor"
     return (
         f"expected: about {duration(expected.seconds)}{within}; {amount(expected.memory)} of "
         f"memory; on disk {f'{cached}, ' if features.maps else ''}{amount(expected.disk)} for the "
-        "run (timed on a few steps just now; other programs slow it down)"
+        f"run (a few steps were timed just now{busy if expected.share < BUSY else ''})"
     )
 
 

@@ -6,6 +6,7 @@ kept in `familiarity.json` beside the run's other files. An input with less is u
 that the run's accuracy is about.
 """
 
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from dpp.system.errors import UserError
 FILE = "familiarity.json"
 SHARE = 0.01  # of the test images that may have less than the threshold
 SLACK = 1e-3  # training may have measured on trunk features that are kept in half precision
+MANY = 1000  # test images, whose measuring is announced
 BATCH = 40  # images that are inspected at a time
 
 
@@ -109,8 +111,10 @@ def ensure(run: Run, device: str = "cpu") -> Familiarity | None:
     """The same, measured now if a run has none yet, which takes a pass over the test images."""
     if known := find(run):
         return known
-    model = run.load_model(device)
-    loader = make_loader(load_splits(run.experiment, run.source).test, BATCH)
+    model, images = run.load_model(device), load_splits(run.experiment, run.source).test
+    if len(images) >= MANY:
+        print(f"measuring {len(images):,} test images of {run.folder}, once", file=sys.stderr)
+    loader = make_loader(images, BATCH)
     with suppress(UserError):  # a folder that cannot be written to: it stays unknown
         write(run.folder, model, batches(loader), run.manifest["weights_sha256"])
     return find(run)

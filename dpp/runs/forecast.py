@@ -27,6 +27,7 @@ class Forecast(NamedTuple):
     features: Missing  # what of it goes into trunk features, and their disk space
     memory: int  # bytes: the most that the trial took, of the GPU where there is one
     disk: int  # bytes, of the run's folder while it trains
+    share: float  # of the processor that the trial had; other programs have the rest
 
 
 def measure(experiment: Experiment, source: Source, device: str = "cpu") -> Forecast:
@@ -71,17 +72,20 @@ def measure(experiment: Experiment, source: Source, device: str = "cpu") -> Fore
             model.eval().measure(images, labels)
 
         per_epoch = len(splits.train) // experiment.batch_size
+        wall, processor = time.perf_counter(), time.process_time()
         training = sum(
             timed(lambda phase=phase: step(phase)) * phase.epochs * per_epoch
             for phase in schedule.phases
             if phase.epochs
         )
         looking = timed(look) / count * images_looked_at(schedule, splits)
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
     weights = sum(tensor.nbytes for tensor in model.state_dict().values())
     moments = 2 * sum(one.nbytes for one in model.parameters() if one.requires_grad)  # Adam's
     seconds = missing.seconds + training + looking
     disk = checkpoints.KEPT * (weights + moments)
-    return Forecast(seconds, missing, peak_memory(device), disk)
+    share = min(processor / (wall * torch.get_num_threads()), 1.0)
+    return Forecast(seconds, missing, peak_memory(device), disk, share)
 
 
 def timed(work: Callable[[], None]) -> float:

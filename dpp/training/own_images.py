@@ -59,9 +59,11 @@ def choose(
     epochs = given.get("epochs") or last or choose_epochs(steps, usual.epochs)
     prototypes = choose_prototypes(counts, usual.per_class)
     choices = [
-        Choice("batch_size", batch, f"{images} training images make {steps} batches"),
-        Choice("epochs", epochs, f"{epochs * steps} steps; {profile}: {usual.epochs}"),
-        Choice("per_class", prototypes, f"a class has {median(counts):g} training images"),
+        Choice("batch_size", batch, f"{images} training images, steps an epoch: {steps}"),
+        Choice(
+            "epochs", epochs, f"{epochs * steps} steps in all; {profile}: {usual.epochs} epochs"
+        ),
+        Choice("per_class", prototypes, f"a class has {median(counts):g} training images (median)"),
         Choice("last_layer", "converged", "a few passes would hardly move the connections"),
     ]
     if usual.model not in PROTOTYPES_OF_CLASSES:

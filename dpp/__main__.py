@@ -11,6 +11,11 @@ from dpp.system.errors import UserError
 from dpp.system.profiles import PROFILES
 from dpp.training.experiments import PRESETS, Experiment, example_experiment, make_experiment
 
+EXAMPLE = (
+    "No --run is given: this is the example network, which knows drawn birds only and gives any "
+    "picture one of their classes.\n"
+)
+
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     checks = doctor.examine(arguments.checks or doctor.CHECKS)
@@ -60,15 +65,26 @@ def run_train(arguments: argparse.Namespace) -> int:
 
     given = {name: value for name, value in vars(arguments).items() if name in arguments.fields}
     changes = {name: value for name, value in given.items() if value is not None}
+    own = "data" in changes and changes["data"] not in catalogue.NAMES
+    if own:
+        from dpp.report import own_folder
+
+        device = runs.choose_device(arguments.device)
+        experiment = own_folder.prepare(arguments.profile, changes, arguments.root, device)
+    else:
+        experiment = make_experiment(arguments.profile or "mini", **changes)
     run = runs.run(
-        make_experiment(arguments.profile, **changes),
+        experiment,
         root=arguments.root,
         device=arguments.device,
         workers=arguments.workers,
         tensorboard=arguments.tensorboard,
     )
-    for name, value in run.manifest["results"].items():
-        print(f"{name:24} {value:.4f}")
+    if own:
+        print(own_folder.summarise(run))
+    else:
+        for name, value in run.manifest["results"].items():
+            print(f"{name:24} {value:.4f}")
     print(run.folder)
     return 0
 
@@ -77,14 +93,21 @@ def run_explain(arguments: argparse.Namespace) -> int:
     from dpp import runs
     from dpp.analysis import Network, explain
     from dpp.report import explanation_files
+    from dpp.runs import familiarity
 
     run = runs.choose(arguments.run_folder, example_experiment())
-    network = Network.of(run, runs.choose_device(arguments.device))
+    device = runs.choose_device(arguments.device)
+    known = familiarity.ensure(run, device)
+    network = Network.of(run, device)
     picture = explanation_files.find_picture(network, arguments.image)
     explanation = explain(network, picture, arguments.classes)
     shown = len(arguments.classes) or explanation_files.SHOWN
     written = explanation_files.write(network, picture, explanation, arguments.out)
+    if not arguments.run_folder and explanation.label is None:
+        print(EXAMPLE)
     print(explanation_files.as_text(explanation, network.source.class_names, shown))
+    if known is None:
+        print(f"whether it is far from the training images is unknown: {run.folder} is read-only")
     print("", *written, sep="\n")
     return 0
 
@@ -204,7 +227,11 @@ def add_train_command(commands: argparse._SubParsersAction) -> None:
         description="Trains what the fields below describe, unless that run is there already; a "
         "stopped run is resumed. Fields that are not given are the profile's.",
     )
-    command.add_argument("--profile", default="mini", choices=PRESETS, help="default: mini")
+    command.add_argument(
+        "--profile",
+        choices=PRESETS,
+        help="default: mini; for a folder of images, photo with what fits the folder's size",
+    )
     command.add_argument("--root", type=Path, metavar="DIR", help="instead of DPP_RUNS, or runs/")
     command.add_argument("--device", default="auto", help="auto (the default), cpu, cuda, cuda:1")
     command.add_argument("--workers", type=int, default=0, help="processes that prepare batches")

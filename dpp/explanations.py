@@ -102,6 +102,7 @@ class Reasoning:
         predicted: the class with the highest score.
         label: its true class, if that is known.
         classes: by default the predicted one, then the next.
+        warning: if the image is far from the training images; otherwise empty.
     """
 
     image: str
@@ -111,6 +112,7 @@ class Reasoning:
     predicted: int
     label: int | None
     classes: tuple[ClassScore, ...]
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class TreePath:
     """Why a ProtoTree gives an image its class: the path to one leaf.
 
     Args:
-        image, size, cells, run, label: as of a `Reasoning`.
+        image, size, cells, run, label, warning: as of a `Reasoning`.
         predicted: the class with the highest probability.
         steps: decisions, from the root.
         leaf: at the end of the path.
@@ -209,6 +211,7 @@ class TreePath:
     leaf: int
     probability: float
     distribution: tuple[float, ...]
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -295,7 +298,7 @@ def _build(kind, value):
     inner = get_args(kind)
     if is_dataclass(kind):
         kinds = get_type_hints(kind)
-        return kind(**{name: _build(kinds[name], value[name]) for name in kinds})
+        return kind(**{name: _build(kinds[name], value[name]) for name in kinds if name in value})
     if kind is Box:
         return Box(*value)
     if get_origin(kind) is tuple:

@@ -233,7 +233,7 @@ def test_sampler_counts_its_batches_and_refuses_what_gives_none():
         keys = EpochBatches(11, 4, shuffle=False, drop_last=drop_last, seed=0)
         assert len(keys) == len(list(keys)) == expected
     assert list(keys)[1] == [(0, 4), (0, 5), (0, 6), (0, 7)]
-    with pytest.raises(UserError, match="3 images do not make one batch of 4"):
+    with pytest.raises(UserError, match="3 images do not make one batch of 4: .*--batch-size"):
         EpochBatches(3, 4, shuffle=False, drop_last=True, seed=0)
     with pytest.raises(UserError, match="at least 1 image"):
         EpochBatches(3, 0, shuffle=False, drop_last=True, seed=0)

@@ -94,8 +94,19 @@ def test_report_is_one_page(dpp, trained, tmp_path):
 def test_example_network_is_taken_by_default(dpp, trained, monkeypatch):
     monkeypatch.setattr(command_line, "example_experiment", lambda: trained.experiment)
     monkeypatch.setenv("DPP_RUNS", str(trained.folder.parent))
-    code, _, err = dpp("explain", trained.source.test[0].id)
+    code, out, err = dpp("explain", trained.source.test[0].id)
     assert code == 0, err
+    assert "example network" not in out  # it is one of its own images
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_example_network_says_what_it_knows(dpp, trained, chosen, monkeypatch, tmp_path):
+    monkeypatch.setattr(command_line, "example_experiment", lambda: trained.experiment)
+    monkeypatch.setenv("DPP_RUNS", str(trained.folder.parent))
+    Image.new("RGB", (60, 50), "olive").save(tmp_path / "bird.jpg")
+    code, out, err = dpp("explain", "bird.jpg", *(["--run", trained.folder] if chosen else []))
+    assert code == 0, err
+    assert ("the example network, which knows drawn birds only" in out) == (not chosen)
 
 
 def refused(answer: tuple[int, str, str]) -> str:

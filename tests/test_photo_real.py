@@ -108,11 +108,43 @@ def test_real_photographs_train_by_the_command_line(few, tmp_path):
         [*command, *small.split()], capture_output=True, text=True, env=environment, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("trunk features: 99 maps of 256 x 7 x 7")
+    assert "trunk features: 99 maps of 256 x 7 x 7" in done.stderr
     folder = Path(done.stdout.splitlines()[-1])
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["pretrained_file"] == "resnet34-imagenet-fp16.pth"
     assert manifest["results"]["test_accuracy"] > 0.5  # of three classes
+
+
+@pytest.mark.slow
+def test_own_photographs_from_training_to_report(tmp_path):
+    """As a new user: a folder for each class, no flags but for the size."""
+    for folder in sorted((CUB / "images").iterdir())[2:5]:
+        (tmp_path / "photos" / folder.name).mkdir(parents=True)
+        for path in sorted(folder.iterdir())[:12]:
+            shutil.copy(path, tmp_path / "photos" / folder.name)
+    environment = os.environ | {"DPP_WEIGHTS": str(WEIGHTS), "DPP_DATA": str(tmp_path / "data")}
+    environment |= {"DPP_RUNS": str(tmp_path / "runs"), "PYTHONPATH": str(ROOT)}
+
+    def dpp(*words) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "dpp", *map(str, words)]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=1800
+        )
+
+    done = dpp("train", "--data", "photos", "--image-size", 112)
+    assert done.returncode == 0, done.stderr
+    assert "3 classes, 36 images: 24 to train on, 3 for validation, 9 for test" in done.stderr
+    assert "expected: about" in done.stderr
+    folder = Path(done.stdout.splitlines()[-1])
+    run = runs.open_run(folder)
+    assert run.manifest["results"]["test_accuracy"] > 0.6  # of three quite different birds
+    assert (folder / "familiarity.json").is_file()
+    weight = run.load_model().last_layer.weight
+    assert not (weight == 1).any()  # the last layer was fitted
+    for words in (["explain", run.source.test[0].path, "--run", folder], ["report", folder]):
+        done = dpp(*words)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / f"{folder.name}.html").stat().st_size > 100_000
 
 
 def test_accuracy_from_images_is_that_from_features(few, monkeypatch, tmp_path):

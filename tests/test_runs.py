@@ -69,6 +69,7 @@ def digest(run: runs.Run) -> str:
 def test_finished_run_has_its_records(finished):
     assert {path.name for path in finished.folder.iterdir() if path.name[0] != "."} == {
         "experiment.json",
+        "familiarity.json",
         "manifest.json",
         "metrics.csv",
         "prototypes.json",

@@ -17,7 +17,8 @@ from dpp.data.pictures import Picture, load_picture
 from dpp.data.transforms import Geometry
 from dpp.methods.prototree import labels_to_the_right
 from dpp.networks.soft_tree import ProtoTree
-from dpp.runs import Run
+from dpp.runs import Run, familiarity
+from dpp.runs.familiarity import Familiarity, highest_similarity
 from dpp.system.errors import UserError
 from dpp.system.files import sha256
 from dpp.training.projection import Origin
@@ -34,6 +35,7 @@ class Network:
         size: side of its input, in pixels.
         crop_to_box: whether its input is cropped to the bounding boxes.
         origins: of its prototypes, by their numbers.
+        familiarity: how similar the test images are to its prototypes, if that is known.
     """
 
     model: nn.Module
@@ -42,6 +44,7 @@ class Network:
     size: int
     crop_to_box: bool = False
     origins: Mapping[int, Origin] = field(default_factory=dict)
+    familiarity: Familiarity | None = None
 
     def __post_init__(self):
         if not hasattr(self.model, "find_parts"):
@@ -58,7 +61,8 @@ class Network:
         projected = (run.folder / "prototypes.json").is_file()
         origins = read_origins(run.origins) if projected else {}
         shown = {"size": experiment.image_size, "crop_to_box": experiment.crop_to_box}
-        return cls(model, run.folder.name, run.source, **shown, origins=origins)
+        known = familiarity.find(run)
+        return cls(model, run.folder.name, run.source, **shown, origins=origins, familiarity=known)
 
     @property
     def is_tree(self) -> bool:
@@ -107,6 +111,12 @@ class Network:
     def inspect(self, images: Tensor):
         """The model's output for images (N, 3, size, size)."""
         return self.model.inspect(self.prepare(images))
+
+    def warning(self, output) -> str:
+        """That the first image of an output is far from the training images; otherwise empty."""
+        if self.familiarity is None:
+            return ""
+        return self.familiarity.warning(float(highest_similarity(self.model, output.scores)[0]))
 
     def prepare(self, images: Tensor) -> Tensor:
         """Images (N, 3, size, size) on the model's device, in its precision and memory layout."""

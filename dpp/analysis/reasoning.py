@@ -83,7 +83,7 @@ def local_analysis(network: Network, picture: Picture, count: int = 2) -> LocalA
     matches = find_matches(network, output, picture, nearest, connections)
     origins = [find_origin(network, match.prototype) for match in matches if network.origins]
     about = _about(network, output, picture)
-    del about["predicted"]
+    del about["predicted"], about["warning"]
     return LocalAnalysis(**about, matches=matches, origins=tuple(origins))
 
 
@@ -209,4 +209,5 @@ def _about(network: Network, output, picture: Picture) -> dict:
         "run": network.name,
         "predicted": int(output.logits[0].argmax()),
         "label": picture.label,
+        "warning": network.warning(output),
     }

@@ -156,8 +156,10 @@ def show_image(session: Session) -> Screen:
         "predicted": names[int(scores.argmax())],
         "scores": scores.tolist(),
         "sheet": asdict(sheet) | {"total": sheet.total},
+        "warning": session.warning(),
     }
-    return Screen(first, second, verdict_text(picture, scores, names), data, sheet)
+    text = verdict_text(picture, scores, names, data["warning"])
+    return Screen(first, second, text, data, sheet)
 
 
 def show_centre(session: Session) -> Screen:
@@ -193,8 +195,9 @@ def show_comparison(session: Session) -> Screen:
         match = sheet.matches[0]
         if source := session.source(name, match.prototype):
             pairs[name] = mark(picture.pixels, match), source, match.similarity
-        texts.append(run_text(name, picture, scores, subject.names, best(scores, EXPLAINED)))
-        data[name] = {"scores": scores.tolist(), "sheet": asdict(sheet)}
+        warning, shown = session.warning(name), best(scores, EXPLAINED)
+        texts.append(run_text(name, picture, scores, subject.names, shown, warning))
+        data[name] = {"scores": scores.tolist(), "sheet": asdict(sheet), "warning": warning}
     words = f"The best prototype of {session.run} and of {session.other} on the image"
     first = draw(paper_figures.comparison(pairs), words) if pairs else None
     return Screen(first, None, f"<table><tr>{''.join(texts)}</tr></table>", {"runs": data})

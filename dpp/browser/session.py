@@ -160,6 +160,11 @@ class Session:
     def scores(self) -> np.ndarray:
         return workbench.class_scores(self.subject.network, self.picture())
 
+    def warning(self, run: str | None = None) -> str:
+        """That the image is far from the training images of a run; otherwise empty."""
+        network = self.open(run or self.run).network
+        return network.warning(network.inspect(self.picture(run).tensor[None]))
+
     def sheet(self, run: str | None = None) -> ClassScore:
         """The class score of the image: of the chosen class, or else the predicted one."""
         network, picture = self.open(run or self.run).network, self.picture(run)

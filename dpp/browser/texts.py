@@ -12,14 +12,17 @@ from dpp.figures.marked_pictures import number_text, part_style, shorten_name, v
 from dpp.figures.score_sheets import ScoreSheet
 
 
-def verdict_text(picture: Picture, scores: np.ndarray, names: Sequence[str]) -> str:
-    """The predicted class, its probability, and whether it is correct, in HTML."""
+def verdict_text(
+    picture: Picture, scores: np.ndarray, names: Sequence[str], warning: str = ""
+) -> str:
+    """The predicted class, its probability, whether it is correct, and a warning, in HTML."""
     label = int(scores.argmax())
     shares = np.exp(scores - scores.max())
     predicted, *judged = verdict_words(label, picture.label, names)
     predicted += f" ({shares[label] / shares.sum():.0%})"
     rest = "".join(f", {escape(word)}" for word in judged)
-    return f"{escape(shorten_name(picture.name, 60))}: <b>{escape(predicted)}</b>{rest}"
+    text = f"{escape(shorten_name(picture.name, 60))}: <b>{escape(predicted)}</b>{rest}"
+    return f'{text}<div class="dpp-warning">Warning: {escape(warning)}.</div>' if warning else text
 
 
 def sheet_rows(sheet: ScoreSheet) -> list[tuple[str, int]]:
@@ -81,7 +84,12 @@ def changes_text(listed: Sequence[str], was: str, now: str) -> str:
 
 
 def run_text(
-    run: str, picture: Picture, scores: np.ndarray, names: Sequence[str], labels: Sequence[int]
+    run: str,
+    picture: Picture,
+    scores: np.ndarray,
+    names: Sequence[str],
+    labels: Sequence[int],
+    warning: str = "",
 ) -> str:
     """A run's prediction for an image and its scores of some classes: a cell of an HTML table."""
     lines = "".join(
@@ -89,5 +97,5 @@ def run_text(
         "</tr>"
         for label in labels
     )
-    verdict = verdict_text(picture, scores, names)
+    verdict = verdict_text(picture, scores, names, warning)
     return f'<td class="dpp-run"><b>{escape(run)}</b><br>{verdict}<table>{lines}</table></td>'

@@ -24,7 +24,7 @@ from dpp.data.batches import ImageDataset
 from dpp.data.image_records import Box
 from dpp.data.images import DAMAGE
 from dpp.data.pictures import Picture
-from dpp.runs import Run, load_splits
+from dpp.runs import Run, familiarity, load_splits
 from dpp.system.errors import UserError
 
 LARGEST_FILE = 8_000_000  # bytes: Jupyter's server drops a connection that brings more than 10 MiB
@@ -51,6 +51,7 @@ class Subject:
 
     @classmethod
     def of(cls, run: Run) -> "Subject":
+        familiarity.ensure(run)
         network = Network.of(run)
         splits = load_splits(run.experiment, network.source)
         return cls(network, splits.projection, splits.test)

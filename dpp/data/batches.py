@@ -142,7 +142,8 @@ class EpochBatches(Sampler):
             raise UserError(f"batch_size={batch_size}: a batch needs at least 1 image")
         if drop_last and length < batch_size:
             raise UserError(
-                f"{length} images do not make one batch of {batch_size}: lower the batch size"
+                f"{length} images do not make one batch of {batch_size}: lower batch_size "
+                f"(--batch-size) to {length} or less"
             )
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.shuffle, self.drop_last = shuffle, drop_last

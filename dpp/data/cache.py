@@ -31,6 +31,7 @@ from dpp.system.files import folder_built_beside, read_json, version, write_json
 from dpp.system.paths import data_root
 
 KINDS = ("disk", "memory", "off")
+NAMED = 5  # images in a message
 FORMAT = 2  # change it when the pixels change for a reason that is not in the hash
 
 
@@ -167,9 +168,20 @@ def digest(records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> str:
 def fill(
     pixels: np.ndarray, records: Sequence[ImageRecord], size: int, crop_to_box: bool
 ) -> np.ndarray:
-    """Decodes every record into its row of `pixels`; returns the original sizes (N, 2)."""
+    """Decodes every record into its row of `pixels`; returns the original sizes (N, 2).
+
+    Raises:
+        UserError: some images cannot be decoded; all are tried before, and the message names them.
+    """
     image_sizes = np.empty((len(records), 2), np.int64)
-    work = partial(decode, size=size, crop_to_box=crop_to_box)
+    refused: list[tuple[Path, UserError]] = []
+
+    def work(record: ImageRecord):
+        try:
+            return decode(record, size, crop_to_box)
+        except UserError as error:
+            return error
+
     workers = os.cpu_count() or 1
     with (
         ThreadPoolExecutor(workers) as pool,  # Pillow decodes and resizes outside the lock
@@ -179,12 +191,27 @@ def fill(
         todo = iter(range(len(records)))
         # A few chunks in flight at a time, so that memory stays small.
         while rows := list(islice(todo, 64 * workers)):
-            for row, (image, image_size) in zip(
+            for row, decoded in zip(
                 rows, pool.map(work, [records[row] for row in rows]), strict=True
             ):
-                pixels[row], image_sizes[row] = image, image_size
+                if isinstance(decoded, UserError):
+                    refused.append((records[row].path, decoded))
+                else:
+                    pixels[row], image_sizes[row] = decoded
             bar.update(len(rows))
+    if refused:
+        raise UserError(describe_refused(refused))
     return image_sizes
+
+
+def describe_refused(refused: Sequence[tuple[Path, UserError]]) -> str:
+    """What is wrong with the first of some images, and which others something is wrong with."""
+    (_, first), *others = refused
+    if not others:
+        return str(first)
+    named = ", ".join(str(path) for path, _ in others[:NAMED])
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    return f"{len(refused)} images cannot be used: {first}; the same for {named}{more}"
 
 
 def write(path: Path, records: Sequence[ImageRecord], size: int, crop_to_box: bool) -> None:

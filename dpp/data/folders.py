@@ -76,15 +76,25 @@ def read_classes(
         files = [path for path in inside if is_image(path.relative_to(folder / name), path)]
         if len(files) < fewest:
             only = f" ({files[0].name})" if len(files) == 1 else ""
+            found = f"{len(files)} image{'' if len(files) == 1 else 's'}{only}"
             raise UserError(
-                f"class folder {folder / name} has {len(files)} images{only} but needs at least "
-                f"{fewest}; images end in {', '.join(sorted(ENDINGS))}"
+                f"class folder {folder / name} has {found} but needs at least {fewest}; images end "
+                f"in {', '.join(sorted(ENDINGS))}"
             )
         for path in files:
             check_file(path)
             id = path.relative_to(root).as_posix()
             records.append(ImageRecord(id, path, label, upright=True))
     return tuple(records)
+
+
+def skipped_files(root: Path) -> list[Path]:
+    """The files of a folder that `read_folder` skips for their ending; hidden ones left out."""
+    inside = ((path.relative_to(root), path) for path in sorted(root.rglob("*")) if path.is_file())
+    shown = [
+        (own, path) for own, path in inside if not any(part.startswith(".") for part in own.parts)
+    ]
+    return [path for own, path in shown if not is_image(own, path)]
 
 
 def is_image(inside: Path, path: Path) -> bool:

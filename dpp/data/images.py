@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dpp.data.image_records import Box, ImageRecord, check_file
 from dpp.system.errors import UserError
@@ -42,8 +42,10 @@ def open_image(path: Path, upright: bool = False) -> Image.Image:
             image.load()
             return to_rgb(ImageOps.exif_transpose(image) if upright else image)
     except DAMAGE as error:
+        unknown = isinstance(error, UnidentifiedImageError)
+        why = "it is of no known image format, whatever its ending" if unknown else error
         raise UserError(
-            f"image {path} cannot be decoded ({error}): copy or extract it again, or remove it"
+            f"image {path} cannot be decoded ({why}): copy or extract it again, or remove it"
         ) from error
 
 

@@ -18,9 +18,11 @@ from dpp.explanations import (
     Sighting,
 )
 from dpp.figures.marked_pictures import (
+    LINE,
     PAGE,
     SMALL,
     TEXT,
+    WARNING,
     Marked,
     draw_marked,
     draw_picture,
@@ -31,6 +33,7 @@ from dpp.figures.marked_pictures import (
     row_height,
     shorten_image,
     shorten_name,
+    warning_lines,
 )
 from dpp.figures.score_sheets import ScoreRow, ScoreSheet, score_sheet
 from dpp.figures.style import PART_COLOURS
@@ -64,7 +67,7 @@ def reasoning(
     best = [one.matches[:top] for one in shown]
     rows = [row for row in zip_longest(*best) if row]
     heights = [row_height([picture, *_source_pictures(row, sources)], 1.15) for row in rows]
-    above, below = 1.6, 0.55
+    above, below = 1.6 + LINE * len(warning_lines(explanation)), 0.55
     figure = new_figure(PAGE, above + 0.55 + sum(heights) + below)
     head, body = figure.subfigures(2, 1, height_ratios=[above, 0.55 + sum(heights) + below])
     _draw_scores(head, picture, explanation, names)
@@ -119,6 +122,8 @@ def _draw_scores(figure: SubFigure, picture, explanation: Reasoning, names, bars
     right.set_xticks([])
     right.spines[:].set_visible(False)
     figure.suptitle(headline(explanation, names), fontsize=TEXT + 1)
+    if lines := warning_lines(explanation):
+        figure.supxlabel("\n".join(lines), fontsize=TEXT, color=WARNING)
 
 
 def _draw_match(row: Sequence[Axes], here: Marked, source: Marked | None, first: bool) -> None:

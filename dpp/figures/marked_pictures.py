@@ -4,6 +4,7 @@ A part has the same colour on the explained image and on the prototype's source 
 made without pyplot, so that none stays open: a notebook shows one by `display(figure)`.
 """
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -25,6 +26,8 @@ ROOM = 0.2  # how far off its picture a part is still shown, of the picture's si
 SOLID = {"dash_offset": 0, "dash_list": None}
 PAGE = 7.2  # inches, the width of a page's text
 SMALL, TEXT = 7, 8  # points
+WARNING = "#b34a00"  # the colour of a warning
+LINE = 0.17  # inches, of a line of text
 LONGEST = 95  # characters, of a line as wide as a page
 
 
@@ -173,6 +176,12 @@ def headline(explanation: Reasoning | TreePath, names: Sequence[str]) -> str:
     """The image's name and the verdict on it, in two lines if one would be too long."""
     text = f"Image {shorten_image(explanation.image)}: {verdict(explanation, names)}"
     return text if len(text) <= LONGEST else text.replace(", true class", ",\ntrue class")
+
+
+def warning_lines(explanation: Reasoning | TreePath) -> list[str]:
+    """The warning of an explanation, in lines that fit a figure; none if there is none."""
+    text = f"Warning: {explanation.warning}"
+    return textwrap.wrap(text, LONGEST) if explanation.warning else []
 
 
 def verdict(explanation: Reasoning | TreePath, names: Sequence[str]) -> str:

@@ -8,15 +8,18 @@ from matplotlib.figure import Figure
 
 from dpp.explanations import TreePath
 from dpp.figures.marked_pictures import (
+    LINE,
     PAGE,
     SMALL,
     TEXT,
+    WARNING,
     Marked,
     draw_marked,
     headline,
     number_text,
     row_height,
     shorten_name,
+    warning_lines,
 )
 from dpp.figures.score_sheets import StepRow, path_sheet
 from dpp.figures.style import PART_COLOURS
@@ -46,16 +49,20 @@ def tree_path(
     across = np.cumsum([0, *turns]) * shift
     across += PAGE / 2 - (across.min() + across.max()) / 2
     pitch = height + 0.55
-    tall = len(steps) * pitch + 1.35
+    lines = warning_lines(explanation)
+    above = 0.5 + LINE * len(lines)  # inches above the first node
+    tall = above + len(steps) * pitch + 0.85
     figure = Figure(figsize=(PAGE, tall), dpi=100)
     canvas = figure.add_axes((0, 0, 1, 1))
     canvas.set(xlim=(0, PAGE), ylim=(tall, 0))
     canvas.axis("off")
     title = headline(explanation, names)
     canvas.text(PAGE / 2, 0.15, title, ha="center", va="center", fontsize=TEXT + 1)
+    style = {"ha": "center", "va": "top", "fontsize": TEXT, "color": WARNING}
+    canvas.text(PAGE / 2, 0.3, "\n".join(lines), **style)
     rows = path_sheet(explanation, names).rows
     for place, (step, row) in enumerate(zip(steps, rows, strict=True)):
-        top = 0.5 + place * pitch
+        top = above + place * pitch
         pair = sources.get(step.node), Marked(picture, (tuple(step.box),))
         for marked, left in zip(pair, (across[place] - side, across[place] + 0.04), strict=True):
             axes = figure.add_axes(

@@ -53,6 +53,7 @@ def as_text(explanation: Reasoning | TreePath, names: Sequence[str], shown: int 
         shown: how many classes.
     """
     lines = [f"image {explanation.image}: {verdict(explanation, names)}"]
+    lines += [f"warning: {explanation.warning}"] if explanation.warning else []
     if isinstance(explanation, TreePath):
         return "\n".join([*lines, "", *_path_lines(path_sheet(explanation, names))])
     for one in explanation.classes[:shown]:

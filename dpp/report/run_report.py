@@ -20,9 +20,10 @@ from dpp.figures.marked_pictures import Marked, mark, number_text, shorten_name,
 from dpp.figures.score_sheets import path_sheet, score_sheet
 from dpp.report import html_page
 from dpp.report.html_page import Pictures
-from dpp.runs import Run, load_splits
+from dpp.runs import Run, familiarity, load_splits
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
+from dpp.training.pruning import REPEATED, repeated_prototypes
 
 CURVES = {
     "cross entropy": ["cross_entropy"],
@@ -85,7 +86,10 @@ def write_report(
         workers: processes that prepare batches.
     """
     experiment = run.experiment
-    network = Network.of(run, device) if (run.folder / "prototypes.json").is_file() else None
+    network = None
+    if (run.folder / "prototypes.json").is_file():
+        familiarity.ensure(run, device)
+        network = Network.of(run, device)
     model = network.model if network else run.load_model(device)
     splits = load_splits(experiment, run.source)
     logits = predict(model, make_loader(splits.test, 80, workers=workers))
@@ -98,6 +102,8 @@ def write_report(
         "prototypes": None,
     }
     if network:
+        if network.familiarity:
+            content["test"]["familiarity"] = network.familiarity.describe()
         content["prototypes"] = prototypes(pictures, network)
         content["audit"] = audited(run, network)
         records = splits.test.records
@@ -132,7 +138,8 @@ def describe(run: Run) -> dict:
     facts += [("trained for", f"{manifest['seconds']:.0f} s on {manifest['device']}")]
     facts += [(name, manifest[name]) for name in ("commit", "torch", "operator")]
     every = [(name, value, helps[name]) for name, value in rows.items()]
-    return {"profile": experiment.profile, "facts": facts, "fields": every}
+    own = experiment.data not in catalogue.NAMES
+    return {"profile": experiment.profile, "own": own, "facts": facts, "fields": every}
 
 
 def training(run: Run) -> dict:
@@ -171,6 +178,7 @@ def results(logits: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> dic
         "correct": correct,
         "images": len(labels),
         "accuracy": f"{correct / max(len(labels), 1):.1%}",
+        "familiarity": "",
         "confusion": html_page.chart(
             explanation_figures.confusion(matrix, names), "confusion matrix"
         ),
@@ -219,6 +227,8 @@ def audited(run: Run, network: Network) -> dict:
         steps = f"{one.before:.4f} → {one.projected:.4f} → {one.final:.4f}"
         steps += " (before projection, after projection, at the end)"
         facts.append((f"{one.split} accuracy", steps))
+    repeated = repeated_prototypes(run.origins)
+    facts.append(("repeat another", f"{len(repeated)} of {checked.prototypes} ({REPEATED})"))
     groups = [" = ".join(map(str, group)) for group in checked.duplicates]
     if groups:
         facts.append(("equal prototypes", "; ".join(groups)))
@@ -263,6 +273,7 @@ def decision(pictures: Pictures, network: Network, record: ImageRecord) -> dict:
     content = {
         "image": pictures.show(record.id, Marked(picture.pixels), f"image {record.id}"),
         "caption": [f"image {record.id}", verdict(explanation, names)],
+        "warning": explanation.warning,
         "classes": [],
         "path": None,
     }

@@ -7,6 +7,7 @@ A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
     state-*.pt            while it is not finished: resume states
     weights.safetensors   when it is finished: the network
     prototypes.json       where each prototype comes from
+    familiarity.json      how similar test images are to the prototypes
     manifest.json         written last: results, seconds, commit, versions, device, digests
 """
 
@@ -23,11 +24,12 @@ import torchvision
 from torch import nn
 
 from dpp import ops
-from dpp.data.batches import Splits
+from dpp.data.batches import Splits, batches
 from dpp.data.image_records import Source
 from dpp.methods.table import METHODS
 from dpp.networks.backbones import Backbone, make_backbone
 from dpp.networks.pretrained import find_file, find_local
+from dpp.runs import familiarity
 from dpp.runs.finished import (
     Run,
     choose_device,
@@ -236,6 +238,7 @@ def finish(
     )
     if trainer.provenance is not None:
         files.write_json(folder / "prototypes.json", trainer.provenance)
+    familiarity.write(folder, trainer.model, batches(trainer.loaders["test"]), digest)
     last = history[-1]
     results = {name: value for name, value in last.items() if name.startswith(("test", "valid"))}
     files.write_json(

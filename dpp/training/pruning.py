@@ -13,6 +13,7 @@ from torch.nn import functional
 from dpp.networks import losses
 from dpp.networks.model import DeformableProtoPNet
 
+REPEATED = "same image, parts within one cell"
 NEAREST, LEAST = 6, 3  # ProtoPNet's: of the 6 nearest training images, at least 3 of the class
 
 
@@ -99,6 +100,24 @@ def prune(model: DeformableProtoPNet, unused: Tensor) -> Tensor:
     numbers = kept.nonzero().flatten()
     model.keep(numbers)
     return numbers
+
+
+def repeated_prototypes(origins: Sequence[dict], within: float = 1.0) -> list[int]:
+    """The prototypes whose origin is nearly that of an earlier one of their class, by number.
+
+    That is `REPEATED`: on the same image, no part is further than `within` cells from its place in
+    the other. They need not be equal, and `merge_duplicates` may keep them.
+    """
+    seen: dict[tuple[int, str], list[Tensor]] = {}
+    repeated = []
+    for origin in origins:
+        parts = torch.tensor(origin["parts"], dtype=torch.float64)  # (parts, 2)
+        earlier = seen.setdefault((origin["label"], origin["image"]), [])
+        if any((parts - other).norm(dim=1).max() <= within for other in earlier):
+            repeated.append(origin["prototype"])
+        else:
+            earlier.append(parts)
+    return repeated
 
 
 def keep_origins(origins: Sequence[dict], numbers: Tensor) -> list[dict]:

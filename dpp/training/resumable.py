@@ -16,6 +16,8 @@ from dpp.training import checkpoints
 from dpp.training.trainer import NotFinite, Trainer
 
 SAVE_EVERY = 600  # seconds, within an epoch
+SLOW_SAVE = 0.3  # seconds; slower saves are made less often...
+SAVE_SHARE = 0.1  # ...and take at most this share of the time: epochs of few images are short
 
 
 class Stopped(KeyboardInterrupt):
@@ -34,7 +36,7 @@ def train_resumably(
     title: str | None = None,
     tensorboard: bool = False,
 ) -> list[dict]:
-    """Runs a trainer to its end; saves its state after each task, at intervals, and on a signal.
+    """Runs a trainer to its end; saves its state after tasks, at intervals, and on a signal.
 
     Args:
         trainer: at its beginning; if the folder has a state, it is resumed from there.
@@ -48,11 +50,16 @@ def train_resumably(
     """
     writer = make_writer(folder) if tensorboard else None
     history: list[dict] = []
+    saved, cost = time.monotonic(), 0.0
 
     def save() -> None:
+        nonlocal saved, cost
+        begun = time.monotonic()
         steps = trainer.place * 10**6 + trainer.step
         state = {"experiment": identity, "history": history, "trainer": trainer.state()}
         checkpoints.save_state(folder, steps, state)
+        saved = time.monotonic()
+        cost = saved - begun
 
     if state := checkpoints.latest_state(folder):
         if state.get("experiment") != identity:
@@ -63,22 +70,19 @@ def train_resumably(
         trainer.restore(state["trainer"])
         history += state["history"]
 
-    saved = time.monotonic()
     with signals() as received, progress_bar(trainer, title) as bar:
 
         def after_step(trainer: Trainer) -> None:
-            nonlocal saved
             bar.update()
             if received or time.monotonic() - saved > SAVE_EVERY:
                 save()
-                saved = time.monotonic()
             stop_if_signalled(received, trainer, folder)
 
         try:
             for record in trainer.run(after_step):
                 history.append(record)
-                save()
-                saved = time.monotonic()
+                if received or cost < SLOW_SAVE or time.monotonic() - saved > cost / SAVE_SHARE:
+                    save()
                 write_metrics(folder, history)
                 report(bar, writer, record, len(history))
                 stop_if_signalled(received, trainer, folder)

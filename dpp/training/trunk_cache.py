@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -105,6 +106,20 @@ def cache_splits(
     return Splits(train=CachedDataset(splits.train, views, rows), **cached)
 
 
+class Missing(NamedTuple):
+    """What `cache_splits` would compute."""
+
+    maps: int
+    bytes: int
+    seconds: float  # from a trial of a few images; 0 if nothing is missing
+
+
+def find_missing(splits: Splits, backbone: Backbone) -> Missing:
+    """What `cache_splits` would compute now, with its usual root and type."""
+    maker = _Maker(splits, backbone, data_root() / "cache" / "trunk", "float16")
+    return maker.measure([store for store in maker.stores if store.open()])
+
+
 class _Maker:
     """Computes features of images, and knows what they depend on."""
 
@@ -159,19 +174,26 @@ class _Maker:
         maps = maps.to("cpu", getattr(torch, self.dtype))
         return maps.permute(0, 2, 3, 1).contiguous().numpy()
 
-    def announce(self, stores: Sequence[FeatureStore]) -> str:
-        """How much will be computed, where, and about how long that takes."""
+    def measure(self, stores: Sequence[FeatureStore]) -> Missing:
+        """How much is missing of some stores, and about how long that takes."""
+        if not stores:
+            return Missing(0, 0, 0.0)
         few = range(min(TRIAL, len(self.plain)))
         self.compute(self.show_plain(few))  # the first pass also sets things up
         begun = time.perf_counter()
         self.compute(self.show_plain(few))
         pace = (time.perf_counter() - begun) / len(few)
         missing = sum(store.missing_bytes() for store in stores)
-        count, (height, width, channels) = missing / stores[0].row_bytes, stores[0].shape
-        minutes = max(round(count * pace / 60), 1)
+        maps = round(missing / stores[0].row_bytes)
+        return Missing(maps, missing, maps * pace)
+
+    def announce(self, stores: Sequence[FeatureStore]) -> str:
+        """How much will be computed, where, and about how long that takes."""
+        missing, (height, width, channels) = self.measure(stores), stores[0].shape
+        minutes = max(round(missing.seconds / 60), 1)
         return (
-            f"trunk features: {count:,.0f} maps of {channels} x {height} x {width}, "
-            f"{missing / 1e9:.2g} GB under {stores[0].folder.parent}, about {minutes} "
+            f"trunk features: {missing.maps:,} maps of {channels} x {height} x {width}, "
+            f"{missing.bytes / 1e9:.2g} GB under {stores[0].folder.parent}, about {minutes} "
             f"minute{'s' if minutes > 1 else ''}"
         )
 

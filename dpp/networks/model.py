@@ -29,6 +29,10 @@ class Output(NamedTuple):
     z: Tensor  # (N, C + 1, H, W), the features on the hypersphere
     cosines: Tensor  # (N, P), the scores before the released code's ReLU; else the same
 
+    def of_images(self, rows: slice | Tensor) -> "Output":
+        """The same of some images, by slice or by their indices."""
+        return Output(*(None if values is None else values[rows] for values in self))
+
 
 class DeformableProtoPNet(nn.Module):
     """The paper's network.
@@ -107,25 +111,57 @@ class DeformableProtoPNet(nn.Module):
         shares = layer.damp(torch.cat(shares))
         if layer.switches.clipped_cosine:
             shares = shares * (output.cosines[image, prototypes, None] > 0)
-        rest = shares.new_tensor(resting_places(layer.kernel_size, layer.geometry["dilation"]))
-        places = centre_cells(output, image, prototypes)[:, None] + rest
-        if offsets is not None:
-            places = places + offsets_at(offsets, output.places[row, prototypes])[0]
-        return places, shares
+        return self.part_places(output.of_images(row), prototypes)[0], shares
+
+    @torch.no_grad()
+    def part_places(self, output: Output, prototypes: Tensor) -> Tensor:
+        """Where the parts of some prototypes (Q,) lie on all N images of an output.
+
+        Returns:
+            (N, Q, K*K, 2), rows and columns a' + m + offset, in cells from the first one's centre.
+        """
+        layer, centres = self.prototypes, output.places[:, prototypes]
+        rest = resting_places(layer.kernel_size, layer.geometry["dilation"])
+        width = output.z.shape[3]
+        cells = torch.stack([centres // width, centres % width], dim=2)
+        places = cells[:, :, None] + output.z.new_tensor(rest)
+        moved = self.displacements(output, prototypes)
+        return places if moved is None else places + moved
+
+    def displacements(self, output: Output, prototypes: Tensor) -> Tensor | None:
+        """How far the parts of prototypes (Q,) moved from rest, at their centres on N images.
+
+        Returns:
+            (N, Q, K*K, 2), down and to the right, in cells; None if they are rigid.
+        """
+        if output.offsets is None:
+            return None
+        return offsets_at(output.offsets, output.places[:, prototypes])
 
     def measure(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Metrics of each of N images.
 
         Returns:
-            `accuracy` (N,), 0 or 1, and `offset` (N,): the median, over all prototypes at their
-            best centres and over their parts, of how far a part has moved, in cells.
+            `accuracy` (N,), 0 or 1. If parts move, also `offset` (N,): the median, over all
+            prototypes at their best centres and over their parts, of how far a part has moved, in
+            cells; and `active` (N,), the share of the offset branch's ReLUs above zero, over its
+            128 units and all places: a branch of which nothing is active no longer learns.
         """
-        output = self.inspect(images)
-        correct = (output.logits.argmax(dim=1) == labels).float()
-        if output.offsets is None:
-            return {"accuracy": correct}
+        if self.offsets is None:
+            output = self.inspect(images)
+            return {"accuracy": (output.logits.argmax(dim=1) == labels).float()}
+        active = []
+        hook = self.offsets[1].register_forward_hook(
+            lambda layer, inputs, units: active.append((units > 0).float().mean(dim=(1, 2, 3)))
+        )
+        with hook:
+            output = self.inspect(images)
         moved = offsets_at(output.offsets, output.places).norm(dim=3)  # (N, P, parts)
-        return {"accuracy": correct, "offset": moved.flatten(1).median(dim=1).values}
+        return {
+            "accuracy": (output.logits.argmax(dim=1) == labels).float(),
+            "offset": moved.flatten(1).median(dim=1).values,
+            "active": active[0],
+        }
 
     @torch.no_grad()
     def keep(self, prototypes: Tensor) -> None:

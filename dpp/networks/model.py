@@ -3,6 +3,7 @@
 The four are the network's children; a training schedule refers to them by name.
 """
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ class Output(NamedTuple):
     offsets: Tensor | None  # (N, 2*K*K, H, W), None if the prototypes are rigid
     z: Tensor  # (N, C + 1, H, W), the features on the hypersphere
     cosines: Tensor  # (N, P), the scores before the released code's ReLU; else the same
+    moved: Tensor | None = None  # (N, P, K*K, 2), of parts that no offsets move, in cells
 
     def of_images(self, rows: slice | Tensor) -> "Output":
         """The same of some images, by slice or by their indices."""
@@ -101,17 +103,33 @@ class DeformableProtoPNet(nn.Module):
             places (Q, K*K, 2), rows and columns a' + m + offset, in cells from the first one's
             centre; and contributions (Q, K*K), whose sums are the scores (equation 7).
         """
-        layer, row = self.prototypes, slice(image, image + 1)
-        z, offsets = output.z[row], None if output.offsets is None else output.offsets[row]
-        shape = {"kernel_size": layer.kernel_size} | layer.geometry
+        layer, one = self.prototypes, output.of_images(slice(image, image + 1))
         shares = []
         for few in prototypes.split(FEW):
-            samples = ops.sample_parts(z, offsets, output.places[row, few], **shape)[0]
+            samples = self.sample(one, few)[0]
             shares.append((samples * layer.normalised(few)).sum(dim=1).flatten(1))
         shares = layer.damp(torch.cat(shares))
         if layer.switches.clipped_cosine:
             shares = shares * (output.cosines[image, prototypes, None] > 0)
-        return self.part_places(output.of_images(row), prototypes)[0], shares
+        return self.part_places(one, prototypes)[0], shares
+
+    def sample(self, output: Output, prototypes: Tensor) -> Tensor:
+        """(N, Q, C + 1, K, K): the features under the parts of prototypes (Q,) on N images."""
+        layer = self.prototypes
+        shape = {"kernel_size": layer.kernel_size} | layer.geometry
+        return ops.sample_parts(output.z, output.offsets, output.places[:, prototypes], **shape)
+
+    def similarity_map(self, z: Tensor, offsets: Tensor | None, prototypes: Tensor) -> Tensor:
+        """The similarity (N, Q, H, W) of prototypes (Q,), centred at each cell (equation 5)."""
+        layer = self.prototypes
+        vectors = layer.normalised(prototypes)
+        return layer.damp(ops.similarity_map(z, offsets, vectors, **layer.geometry))
+
+    def offset_field(self, z: Tensor, offsets: Tensor | None, prototype: int) -> Tensor:
+        """(K*K, 2, H, W): how far a prototype's parts move on one image, from each centre."""
+        if offsets is None:
+            return z.new_zeros(self.prototypes.kernel_size**2, 2, *z.shape[2:])
+        return offsets[0].unflatten(0, (-1, 2))
 
     @torch.no_grad()
     def part_places(self, output: Output, prototypes: Tensor) -> Tensor:
@@ -135,7 +153,7 @@ class DeformableProtoPNet(nn.Module):
             (N, Q, K*K, 2), down and to the right, in cells; None if they are rigid.
         """
         if output.offsets is None:
-            return None
+            return None if output.moved is None else output.moved[:, prototypes]
         return offsets_at(output.offsets, output.places[:, prototypes])
 
     def measure(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -144,24 +162,16 @@ class DeformableProtoPNet(nn.Module):
         Returns:
             `accuracy` (N,), 0 or 1. If parts move, also `offset` (N,): the median, over all
             prototypes at their best centres and over their parts, of how far a part has moved, in
-            cells; and `active` (N,), the share of the offset branch's ReLUs above zero, over its
-            128 units and all places: a branch of which nothing is active no longer learns.
+            cells; and `active` (N,), see `OffsetBranch.watch`.
         """
-        if self.offsets is None:
+        watched = isinstance(self.offsets, OffsetBranch)
+        with self.offsets.watch() if watched else nullcontext() as active:
             output = self.inspect(images)
-            return {"accuracy": (output.logits.argmax(dim=1) == labels).float()}
-        active = []
-        hook = self.offsets[1].register_forward_hook(
-            lambda layer, inputs, units: active.append((units > 0).float().mean(dim=(1, 2, 3)))
-        )
-        with hook:
-            output = self.inspect(images)
-        moved = offsets_at(output.offsets, output.places).norm(dim=3)  # (N, P, parts)
-        return {
-            "accuracy": (output.logits.argmax(dim=1) == labels).float(),
-            "offset": moved.flatten(1).median(dim=1).values,
-            "active": active[0],
-        }
+        metrics = {"accuracy": (output.logits.argmax(dim=1) == labels).float()}
+        moved = self.displacements(output, torch.arange(output.scores.shape[1]))
+        if moved is not None:
+            metrics["offset"] = moved.to(output.z).norm(dim=3).flatten(1).median(dim=1).values
+        return metrics | ({"active": active[0]} if watched else {})
 
     @torch.no_grad()
     def keep(self, prototypes: Tensor) -> None:

@@ -501,3 +501,37 @@ def test_real_weights_load_and_give_living_features(name):
         features = backbone(pictures(224))
     assert features.shape == (1, FULL[name], 14, 14) and features.isfinite().all()
     assert features.min() >= 0 and 0.01 < (features > 0).float().mean() < 1
+
+
+@pytest.mark.parametrize(
+    "name, last, channels, stride",
+    [
+        ("slim_resnet34", "layer3", 64, 8),
+        ("slim_resnet34", "layer2", 32, 4),
+        ("slim_vgg16_bn", "features.22", 48, 4),
+        ("resnet18", "layer3", 256, 16),
+    ],
+)
+def test_cut_backbone_has_the_map_of_its_last_layer(name, last, channels, stride):
+    torch.manual_seed(0)
+    whole = make_backbone(name).eval()
+    torch.manual_seed(0)
+    cut = make_backbone(name, cut_after=last).eval()
+    assert (cut.channels, cut.stride) == (channels, stride)
+    image = torch.rand(1, 3, 64, 64)
+    expected = image
+    for _, layer in whole.steps()[: len(cut.steps())]:
+        expected = layer(expected)
+    with torch.no_grad():
+        found = cut(image)
+    torch.testing.assert_close(found, expected.detach())
+    assert found.shape[1:] == (channels, 64 // stride, 64 // stride)
+    assert found.min() >= 0 and len(cut.cell_centres(64)) == 64 // stride
+    assert set(cut.state_dict()) < set(whole.state_dict())
+
+
+def test_cut_that_leaves_a_negative_map_or_names_no_layer_is_refused():
+    with pytest.raises(UserError, match="may be negative"):
+        make_backbone("slim_vgg16_bn", cut_after="features.21")
+    with pytest.raises(UserError, match="cut_after: resnet18 has no layer 'layer9'"):
+        make_backbone("resnet18", cut_after="layer9")

@@ -125,6 +125,10 @@ def test_measure_counts_hits_and_how_far_parts_moved():
     moved = offsets_at(output.offsets, output.places).norm(dim=-1)
     for image in range(2):
         assert found["offset"][image] == moved[image].flatten().median()
+        units = network.offsets[1](network.offsets[0](output.z[image : image + 1]))
+        assert found["active"][image] == pytest.approx(float((units > 0).double().mean()))
+    assert 0 < found["active"].min() and found["active"].max() < 1
+    assert not network.offsets[1]._forward_hooks
     assert "offset" not in make_network(deformable=False).measure(IMAGES, labels)
 
 

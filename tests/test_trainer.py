@@ -186,6 +186,24 @@ def test_loss_falls_and_figures_are_recorded(splits, one_thread):
     assert all(record["seconds"] > 0 for record in records)
 
 
+def test_gradient_of_the_offset_branch_is_recorded_while_it_is_trained(splits, one_thread):
+    """With the two phases' one step each, its norm is that of the gradients which are left."""
+    warm = Phase("warm", 1, {"prototypes": 1e-2}, WEIGHTS)
+    joint = Phase("joint", 1, {"offsets": 1e-2}, WEIGHTS, resets={"offsets": 0.3})
+    trainer = make_trainer(splits, Schedule((warm, joint)))
+    norms = []
+
+    def note(trainer):
+        gradients = [one.grad for one in trainer.model.offsets.parameters()]
+        if gradients[0] is not None:
+            norms.append(float(torch.cat([one.flatten() for one in gradients]).norm()))
+
+    records = list(trainer.run(note))
+    assert "offset_gradient" not in records[0] and len(norms) > 1
+    assert records[1]["offset_gradient"] == pytest.approx(sum(norms) / len(norms))
+    assert records[0]["validation_active"] == 0 < records[1]["validation_active"]
+
+
 @pytest.mark.parametrize("stop", [1, 3, 4, 9])
 def test_state_taken_between_steps_leads_to_the_same_weights(splits, stop, one_thread):
     torch.manual_seed(3)

@@ -19,7 +19,7 @@ from dpp.data.transforms import Geometry
 from dpp.explanations import Accuracy, Audit, PartShare, Share
 from dpp.runs import Run
 from dpp.system.errors import UserError
-from dpp.training.pruning import find_duplicates
+from dpp.training.pruning import compared, find_duplicates
 
 
 def audit(run: Run, network: Network | None = None) -> Audit:
@@ -72,8 +72,8 @@ def accuracies(metrics: pd.DataFrame) -> tuple[Accuracy, ...]:
 @torch.no_grad()
 def duplicates(network: Network) -> tuple[tuple[int, ...], ...]:
     """Groups of equal prototypes of one class, by their numbers."""
-    layer, numbers = network.model.prototypes, network.prototypes.cpu()
-    vectors = layer.vectors if network.is_tree else layer.normalised()
+    model, numbers = network.model, network.prototypes.cpu()
+    vectors = model.prototypes.vectors if network.is_tree else compared(model)
     labels = torch.tensor(network.labels)
     classes = torch.zeros_like(labels) if network.is_tree else labels
     first = find_duplicates(vectors.cpu()[numbers], classes[numbers])

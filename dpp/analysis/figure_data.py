@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpp import ops
 from dpp.analysis.network import Network
 from dpp.analysis.reasoning import find_matches, make_parts
 from dpp.data.batches import ImageDataset
@@ -43,10 +42,9 @@ def architecture_of(model: nn.Module, image_size: int) -> list[Block]:
         stages["offsets"] = output.offsets[0]
     stages["prototypes"] = model.prototypes.vectors
     if isinstance(model, DeformableProtoPNet):
-        layer = model.prototypes
-        stages["prototypes"] = layer.normalised()
-        maps = ops.similarity_map(output.z, output.offsets, layer.normalised(), **layer.geometry)
-        stages["similarities"] = maps[0]
+        stages["prototypes"] = model.prototypes.normalised()
+        numbers = torch.arange(output.scores.shape[1])
+        stages["similarities"] = model.similarity_map(output.z, output.offsets, numbers)[0]
     stages |= {"scores": output.scores[0], "logits": output.logits[0]}
     return [Block(name, tuple(tensor.shape)) for name, tensor in stages.items()]
 
@@ -94,8 +92,7 @@ def apply_prototype(
     held = (network.exchange(offsets=None) if rigid else network).model
     layer, number = model.prototypes, torch.tensor([prototype])
     z, offsets = held.locate(network.prepare(picture.tensor[None]))
-    maps = ops.similarity_map(z, offsets, layer.normalised(number), **layer.geometry)
-    similarities = layer.damp(maps)[0, 0]  # (H, W)
+    similarities = held.similarity_map(z, offsets, number)[0, 0]  # (H, W)
     height, width = cells = tuple(similarities.shape)
     if centre is None:
         centre = divmod(int(similarities.argmax()), width)
@@ -106,17 +103,17 @@ def apply_prototype(
         )
     cosines = similarities[centre].expand(1, len(network.labels))  # only this prototype's is read
     places = torch.full_like(cosines, centre[0] * width + centre[1], dtype=torch.long)
-    output = Output(cosines, model.activate(cosines), places, offsets, z, cosines)
+    field = held.offset_field(z, offsets, prototype)
+    moved = field[..., centre[0], centre[1]].expand(1, len(network.labels), -1, -1)
+    output = Output(cosines, model.activate(cosines), places, offsets, z, cosines, moved)
     connections = model.last_layer.weight[network.labels[prototype], number]
     (match,) = find_matches(network, output, picture, number, connections)
-    if offsets is None:
-        offsets = z.new_zeros(1, 2 * layer.kernel_size**2, *cells)
     rest = np.array(resting_places(layer.kernel_size, layer.geometry["dilation"]))
     (resting,) = make_parts(picture.geometry, cells, (rest + match.centre)[None])
     return Application(
         match=match,
         features=z[0].cpu().numpy(),
-        offsets=offsets[0].unflatten(0, (-1, 2)).cpu().numpy(),
+        offsets=field.cpu().numpy(),
         rest=rest,
         rest_boxes=tuple(part.box for part in resting),
         similarities=similarities.cpu().numpy(),
@@ -171,8 +168,7 @@ def latent_space_of(
     image_labels = dataset.labels.numpy()
     chosen = [index for label in labels for index in np.flatnonzero(image_labels == label)[:images]]
     output = network.inspect(dataset.batch([(0, int(index)) for index in chosen]).images)
-    shape = {"kernel_size": layer.kernel_size} | layer.geometry
-    samples = ops.sample_parts(output.z, output.offsets, output.places[:, firsts], **shape)
+    samples = model.sample(output, firsts)
     own = torch.tensor([labels.index(int(image_labels[index])) for index in chosen])
     rows = torch.arange(len(own))
     prototypes = layer.normalised()[firsts]  # (c, C + 1, K, K)

@@ -102,7 +102,7 @@ def summarise(network: Network, angles: Angles, margin: float) -> dict[str, floa
 def untrained(experiment: Experiment, source: Source) -> Network:
     """The network of an experiment at random initialisation, its backbone too."""
     torch.manual_seed(experiment.seed)
-    backbone = make_backbone(experiment.backbone, "none")
+    backbone = make_backbone(experiment.backbone, "none", cut_after=experiment.cut_after)
     model = METHODS[experiment.model].build(experiment, backbone, len(source.class_names))
     return Network(model, "untrained", source, experiment.image_size, experiment.crop_to_box)
 

@@ -8,7 +8,7 @@
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpp.drawn import scenery
@@ -33,16 +33,27 @@ def file_stem(folder: str) -> str:
     return f"images/{folder}/{folder.partition('.')[2]}"
 
 
-def draw_image(kind: Word, rng: random.Random, image_size: int, pose: float) -> Drawing:
+def draw_image(
+    kind: Word,
+    rng: random.Random,
+    image_size: int,
+    pose: float,
+    turned: Mapping[str, float] | None = None,
+) -> Drawing:
     """One individual of a class, in its pose, on its perch, in its light.
 
     The four have their own generators, so that another `pose` changes nothing but the pose.
+
+    Args:
+        turned: degrees to add to some joints of its pose, by their names in `Pose`.
     """
     scene, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
     canvas = Canvas(image_size, scenery.backdrop(image_size, scene))
     scenery.clutter(canvas, scene)
 
     stance = Pose.draw(angles, pose)
+    added = {name: getattr(stance, name) + degrees for name, degrees in (turned or {}).items()}
+    stance = stance._replace(**added)
     facing = -1 if stance.left else 1
     scale = 0.43 * scene.uniform(0.84, 1.16)
     reach = 0.26 if scene.random() < CLOSE_UP else 0.11

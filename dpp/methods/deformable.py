@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from dpp.networks import losses
 from dpp.networks.backbones import Backbone
 from dpp.networks.model import DeformableProtoPNet, Output
+from dpp.networks.searching_parts import SearchingProtoPNet
 from dpp.training import last_layer, projection, prototype_start
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Method, Objective, Phase, Schedule
@@ -15,14 +16,11 @@ from dpp.training.trainer import Method, Objective, Phase, Schedule
 
 def build(experiment: Experiment, backbone: Backbone, classes: int) -> nn.Module:
     """The network of an experiment, for a number of classes."""
-    return DeformableProtoPNet(
-        backbone,
-        classes,
-        per_class=experiment.per_class,
-        kernel_size=experiment.kernel_size,
-        deformable=experiment.deformable,
-        switches=experiment.switches,
-    )
+    shape = {"per_class": experiment.per_class, "kernel_size": experiment.kernel_size}
+    if experiment.deformation == "search":
+        return SearchingProtoPNet(backbone, classes, **shape, reach=experiment.search_reach)
+    moves = {"deformable": experiment.deformable, "switches": experiment.switches}
+    return DeformableProtoPNet(backbone, classes, **shape, **moves)
 
 
 def schedule(experiment: Experiment) -> Schedule:

@@ -78,6 +78,25 @@ class Backbone(TrunkAndHead):
             return features
         return functional.interpolate(features, size, mode="bilinear", align_corners=False)
 
+    def cut(self, last: str) -> None:
+        """Drops all layers after one. The map is then that layer's own, and is not upsampled.
+
+        Args:
+            last: its name, such as layer3 or features.22; empty to drop none.
+        """
+        if not last:
+            return
+        for name in self.step_names()[self.count_steps(last, "cut_after") :]:
+            parent, _, leaf = name.rpartition(".")
+            del self.get_submodule(parent)._modules[leaf]
+        if not isinstance(self.steps()[-1][1], nn.ReLU | nn.MaxPool2d | BasicBlock | Bottleneck):
+            raise UserError(
+                f"cut_after: the map of {self.name} after {last} may be negative, which prototypes "
+                "do not allow: choose a layer that ends with a ReLU"
+            )
+        self.channels, _ = self._native_map(224)
+        self.stride = self._walk(224)[1]
+
     def cell_centres(self, size: int) -> tuple[float, ...]:
         """Where the cells of each row, or column, look on images of this size: the middle of it.
 
@@ -137,6 +156,7 @@ def make_backbone(
     *,
     stacked_branch: bool = False,
     frozen_trunk: str = "",
+    cut_after: str = "",
 ) -> Backbone:
     """A feature extractor.
 
@@ -147,6 +167,7 @@ def make_backbone(
         stacked_branch: as the paper's released code does, a ResNet-50 with both last blocks of a
             BBN file, one after the other, rather than the first of them.
         frozen_trunk: the last layer that is never trained; empty to train all.
+        cut_after: the last layer that is kept, see `Backbone.cut`; empty to keep all.
 
     Returns:
         The network, in training mode on the default device.
@@ -162,12 +183,13 @@ def make_backbone(
 
     backbone = copy.deepcopy(_without_memory(name, stacked_branch, torch.get_default_dtype()))
     backbone.to_empty(device=torch.get_default_device()).to(memory_format=torch.channels_last)
-    backbone.freeze_trunk(frozen_trunk)
     _initialise(backbone)
     if weights == "imagenet":
         load_imagenet(backbone)
     elif weights != "none":
         load_weights(backbone, weights)
+    backbone.cut(cut_after)
+    backbone.freeze_trunk(frozen_trunk)
     return backbone
 
 

@@ -3,6 +3,7 @@
 The four are the network's children; a training schedule refers to them by name.
 """
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,11 @@ class Output(NamedTuple):
     offsets: Tensor | None  # (N, 2*K*K, H, W), None if the prototypes are rigid
     z: Tensor  # (N, C + 1, H, W), the features on the hypersphere
     cosines: Tensor  # (N, P), the scores before the released code's ReLU; else the same
+    moved: Tensor | None = None  # (N, P, K*K, 2), of parts that no offsets move, in cells
+
+    def of_images(self, rows: slice | Tensor) -> "Output":
+        """The same of some images, by slice or by their indices."""
+        return Output(*(None if values is None else values[rows] for values in self))
 
 
 class DeformableProtoPNet(nn.Module):
@@ -97,35 +103,75 @@ class DeformableProtoPNet(nn.Module):
             places (Q, K*K, 2), rows and columns a' + m + offset, in cells from the first one's
             centre; and contributions (Q, K*K), whose sums are the scores (equation 7).
         """
-        layer, row = self.prototypes, slice(image, image + 1)
-        z, offsets = output.z[row], None if output.offsets is None else output.offsets[row]
-        shape = {"kernel_size": layer.kernel_size} | layer.geometry
+        layer, one = self.prototypes, output.of_images(slice(image, image + 1))
         shares = []
         for few in prototypes.split(FEW):
-            samples = ops.sample_parts(z, offsets, output.places[row, few], **shape)[0]
+            samples = self.sample(one, few)[0]
             shares.append((samples * layer.normalised(few)).sum(dim=1).flatten(1))
         shares = layer.damp(torch.cat(shares))
         if layer.switches.clipped_cosine:
             shares = shares * (output.cosines[image, prototypes, None] > 0)
-        rest = shares.new_tensor(resting_places(layer.kernel_size, layer.geometry["dilation"]))
-        places = centre_cells(output, image, prototypes)[:, None] + rest
-        if offsets is not None:
-            places = places + offsets_at(offsets, output.places[row, prototypes])[0]
-        return places, shares
+        return self.part_places(one, prototypes)[0], shares
+
+    def sample(self, output: Output, prototypes: Tensor) -> Tensor:
+        """(N, Q, C + 1, K, K): the features under the parts of prototypes (Q,) on N images."""
+        layer = self.prototypes
+        shape = {"kernel_size": layer.kernel_size} | layer.geometry
+        return ops.sample_parts(output.z, output.offsets, output.places[:, prototypes], **shape)
+
+    def similarity_map(self, z: Tensor, offsets: Tensor | None, prototypes: Tensor) -> Tensor:
+        """The similarity (N, Q, H, W) of prototypes (Q,), centred at each cell (equation 5)."""
+        layer = self.prototypes
+        vectors = layer.normalised(prototypes)
+        return layer.damp(ops.similarity_map(z, offsets, vectors, **layer.geometry))
+
+    def offset_field(self, z: Tensor, offsets: Tensor | None, prototype: int) -> Tensor:
+        """(K*K, 2, H, W): how far a prototype's parts move on one image, from each centre."""
+        if offsets is None:
+            return z.new_zeros(self.prototypes.kernel_size**2, 2, *z.shape[2:])
+        return offsets[0].unflatten(0, (-1, 2))
+
+    @torch.no_grad()
+    def part_places(self, output: Output, prototypes: Tensor) -> Tensor:
+        """Where the parts of some prototypes (Q,) lie on all N images of an output.
+
+        Returns:
+            (N, Q, K*K, 2), rows and columns a' + m + offset, in cells from the first one's centre.
+        """
+        layer, centres = self.prototypes, output.places[:, prototypes]
+        rest = resting_places(layer.kernel_size, layer.geometry["dilation"])
+        width = output.z.shape[3]
+        cells = torch.stack([centres // width, centres % width], dim=2)
+        places = cells[:, :, None] + output.z.new_tensor(rest)
+        moved = self.displacements(output, prototypes)
+        return places if moved is None else places + moved
+
+    def displacements(self, output: Output, prototypes: Tensor) -> Tensor | None:
+        """How far the parts of prototypes (Q,) moved from rest, at their centres on N images.
+
+        Returns:
+            (N, Q, K*K, 2), down and to the right, in cells; None if they are rigid.
+        """
+        if output.offsets is None:
+            return None if output.moved is None else output.moved[:, prototypes]
+        return offsets_at(output.offsets, output.places[:, prototypes])
 
     def measure(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Metrics of each of N images.
 
         Returns:
-            `accuracy` (N,), 0 or 1, and `offset` (N,): the median, over all prototypes at their
-            best centres and over their parts, of how far a part has moved, in cells.
+            `accuracy` (N,), 0 or 1. If parts move, also `offset` (N,): the median, over all
+            prototypes at their best centres and over their parts, of how far a part has moved, in
+            cells; and `active` (N,), see `OffsetBranch.watch`.
         """
-        output = self.inspect(images)
-        correct = (output.logits.argmax(dim=1) == labels).float()
-        if output.offsets is None:
-            return {"accuracy": correct}
-        moved = offsets_at(output.offsets, output.places).norm(dim=3)  # (N, P, parts)
-        return {"accuracy": correct, "offset": moved.flatten(1).median(dim=1).values}
+        watched = isinstance(self.offsets, OffsetBranch)
+        with self.offsets.watch() if watched else nullcontext() as active:
+            output = self.inspect(images)
+        metrics = {"accuracy": (output.logits.argmax(dim=1) == labels).float()}
+        moved = self.displacements(output, torch.arange(output.scores.shape[1]))
+        if moved is not None:
+            metrics["offset"] = moved.to(output.z).norm(dim=3).flatten(1).median(dim=1).values
+        return metrics | ({"active": active[0]} if watched else {})
 
     @torch.no_grad()
     def keep(self, prototypes: Tensor) -> None:

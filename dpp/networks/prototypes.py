@@ -1,5 +1,8 @@
 """Features and prototypes on the hypersphere, and how far parts move (sections 3.1 and 3.2)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -111,6 +114,19 @@ class OffsetBranch(nn.Sequential):
 
     def forward(self, z: Tensor) -> Tensor:
         return super().forward(z if self.scale == 1 else self.scale * z)
+
+    @contextmanager
+    def watch(self) -> Iterator[list[Tensor]]:
+        """Collects, from each pass, the share (N,) of ReLUs above zero, over units and places.
+
+        A branch of which nothing is active no longer learns.
+        """
+        active = []
+        hook = self[1].register_forward_hook(
+            lambda layer, inputs, units: active.append((units > 0).float().mean(dim=(1, 2, 3)))
+        )
+        with hook:
+            yield active
 
     def reset_parameters(self, deviation: float | None) -> None:
         """Draws the weights, when joint training starts; the biases stay zero.

@@ -73,20 +73,32 @@ class TrunkAndHead(nn.Sequential):
         short = (".".join(parts[: 2 if parts[0] == "features" else 1]) for parts in names)
         return list(dict.fromkeys(short))
 
+    def step_names(self) -> list[str]:
+        return [name for name, _ in self.steps()]
+
+    def count_steps(self, last: str, option: str) -> int:
+        """How many steps there are up to and with a layer.
+
+        Args:
+            last: its name, such as layer3, or layer3.0 for a block.
+            option: which option named it, for the message if there is no such layer.
+        """
+        within = [f"{name}.".startswith(f"{last}.") for name in self.step_names()]
+        if not any(within):
+            raise UserError(
+                f"{option}: {getattr(self, 'name', 'the network')} has no layer {last!r}: "
+                f"choose one of {', '.join(self.layer_names())}"
+            )
+        return len(within) - within[::-1].index(True)
+
     def freeze_trunk(self, last: str) -> None:
         """Freezes all layers up to one.
 
         Args:
             last: its name, such as layer3, or layer3.0 for a block; empty to freeze none.
         """
-        names = [name for name, _ in self.steps()]
-        frozen = [n + 1 for n, name in enumerate(names) if f"{name}.".startswith(f"{last}.")]
-        if last and not frozen:
-            raise UserError(
-                f"frozen_trunk: {getattr(self, 'name', 'the network')} has no layer {last!r}: "
-                f"choose one of {', '.join(self.layer_names())}"
-            )
-        self.frozen_trunk, self.frozen_steps = last, max(frozen) if last else 0
+        self.frozen_steps = self.count_steps(last, "frozen_trunk") if last else 0
+        self.frozen_trunk = last
         self.train(self.training)
         self.requires_grad_()
 

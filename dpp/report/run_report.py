@@ -32,6 +32,8 @@ CURVES = {
     "orthogonality": ["orthogonality"],
     "accuracy": ["accuracy", "validation_accuracy"],
     "median offset, cells": ["validation_offset"],
+    "active units of the offset branch": ["validation_active"],
+    "gradient of the offset branch": ["offset_gradient"],
 }
 TOP = 3  # prototypes of a class that are shown
 

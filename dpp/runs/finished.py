@@ -71,6 +71,7 @@ class Run:
             self.experiment.backbone,
             stacked_branch=self.experiment.stacked_branch,
             frozen_trunk=self.experiment.frozen_trunk,
+            cut_after=self.experiment.cut_after,
         )
         model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
         if "kept" in manifest:  # it was pruned

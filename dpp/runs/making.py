@@ -177,9 +177,11 @@ def load_backbone(experiment: Experiment, pretrained: Run | None) -> Backbone:
         weights,
         stacked_branch=experiment.stacked_branch,
         frozen_trunk=experiment.frozen_trunk,
+        cut_after=experiment.cut_after,
     )
     if pretrained:
-        backbone.load_state_dict(pretrained.load_model().backbone.state_dict())
+        state, kept = pretrained.load_model().backbone.state_dict(), backbone.state_dict()
+        backbone.load_state_dict({name: state[name] for name in kept})
     return backbone
 
 

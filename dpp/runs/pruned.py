@@ -137,7 +137,7 @@ def remove(
         keep_unused: stop after the duplicates.
     """
     layer = model.prototypes
-    first = pruning.find_duplicates(layer.normalised(), layer.classes, tolerance).tolist()
+    first = pruning.find_duplicates(pruning.compared(model), layer.classes, tolerance).tolist()
     reasons = {
         number: f"duplicate of {other}" for number, other in enumerate(first) if other != number
     }

@@ -26,6 +26,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 LAST_LAYERS = ("converged", "passes", "fixed")
 OFFSET_STARTS = ("normal", "he")
 PROTOTYPE_STARTS = ("uniform", "features")
+DEFORMATIONS = ("none", "predicted", "search")
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
 
 
@@ -93,6 +94,15 @@ class Experiment:
     prototype_start: str = _field(
         "uniform", f"of the prototypes: {', '.join(PROTOTYPE_STARTS)} of own images", later=True
     )
+    deformation: str = _field(
+        "predicted",
+        "how parts move: none (as not deformable), predicted (the paper), search (an extension)",
+        later=True,
+    )
+    cut_after: str = _field(
+        "", "the backbone's last layer that is kept (layer3); empty keeps all", later=True
+    )
+    search_reach: int = _field(1, "how far parts that search may go, in cells", later=True)
 
     def __post_init__(self):
         for entry in fields(self):
@@ -105,6 +115,12 @@ class Experiment:
         _check_choice("precision", self.precision, PRECISIONS)
         _check_choice("offset_start", self.offset_start, OFFSET_STARTS)
         _check_choice("prototype_start", self.prototype_start, PROTOTYPE_STARTS)
+        _check_choice("deformation", self.deformation, DEFORMATIONS)
+        if self.deformation == "none" or not self.deformable:  # two names of one experiment
+            object.__setattr__(self, "deformable", False)
+            object.__setattr__(self, "deformation", type(self).deformation)
+        if self.deformation == "search" and self.variant != "paper":
+            raise UserError("parts that search have no released variant: choose variant paper")
         if self.views and not self.frozen_trunk:
             raise UserError("views are of a frozen trunk: name its last layer as frozen_trunk")
         if self.margin >= math.pi:

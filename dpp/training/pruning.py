@@ -12,8 +12,10 @@ from torch.nn import functional
 
 from dpp.networks import losses
 from dpp.networks.model import DeformableProtoPNet
+from dpp.networks.searching_parts import PartSearch
 
 REPEATED = "same image, parts within one cell"
+COSTS_COUNT = 100  # times as much as vectors, in a comparison: they are about a hundredth of them
 NEAREST, LEAST = 6, 3  # ProtoPNet's: of the 6 nearest training images, at least 3 of the class
 
 
@@ -30,13 +32,21 @@ def merge_duplicates(model: DeformableProtoPNet, tolerance: float = 1e-6) -> Ten
     Returns:
         (Q,), the numbers that the remaining prototypes had.
     """
-    first = find_duplicates(model.prototypes.normalised(), model.prototypes.classes, tolerance)
+    first = find_duplicates(compared(model), model.prototypes.classes, tolerance)
     weight = model.last_layer.weight
     merged = torch.zeros_like(weight).index_add_(1, first, weight)
     kept = first.unique()
     weight.copy_(merged)
     model.keep(kept)
     return kept
+
+
+def compared(model: DeformableProtoPNet) -> Tensor:
+    """(P, ...), all that scores depend on: the vectors, and what moving costs parts that search."""
+    vectors = model.prototypes.normalised().flatten(1)
+    if not isinstance(getattr(model, "offsets", None), PartSearch):
+        return vectors
+    return torch.cat([vectors, COSTS_COUNT * model.offsets.costs()], dim=1)
 
 
 def find_duplicates(prototypes: Tensor, classes: Tensor, tolerance: float = 1e-6) -> Tensor:

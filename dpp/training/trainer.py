@@ -216,7 +216,22 @@ class Trainer:
         with self.autocast():
             terms = self.objective(self.model, images, labels, phase)
         self.scaler.scale(terms["loss"]).backward()
-        return {name: value.detach() for name, value in terms.items()}
+        return {name: value.detach() for name, value in terms.items()} | self._offset_gradient()
+
+    def _offset_gradient(self) -> dict[str, Tensor]:
+        """The norm of the gradient of what moves the parts, while it is trained.
+
+        Not in float16, whose scaled gradients overflow now and then: such steps are left out.
+        """
+        moves = getattr(self.model, "offsets", None)
+        gradients = [one.grad for one in moves.parameters()] if moves else []
+        if self.scaler.is_enabled() or not gradients or gradients[0] is None:
+            return {}
+        return {
+            "offset_gradient": torch.linalg.vector_norm(
+                torch.stack([torch.linalg.vector_norm(one) for one in gradients])
+            )
+        }
 
     def _update(self) -> None:
         self.scaler.step(self.optimiser)

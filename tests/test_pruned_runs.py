@@ -1,6 +1,5 @@
 """`dpp prune`: a new run with fewer prototypes, its records, and what is refused."""
 
-import json
 import shutil
 from dataclasses import asdict
 
@@ -11,7 +10,7 @@ from test_runs import tiny
 
 from dpp import runs
 from dpp.analysis import Network
-from dpp.runs import ensembles, pruned
+from dpp.runs import ensembles, pruned, run_files
 from dpp.system import files
 from dpp.training import checkpoints
 
@@ -35,7 +34,7 @@ def trained(tmp_path_factory) -> runs.Run:
         model.prototypes.vectors[5] = model.prototypes.vectors[4]
     digest = checkpoints.write_tensors(run.folder / "weights.safetensors", model.state_dict())
     manifest = run.manifest | {"weights_sha256": digest}
-    files.write_json(run.folder / "manifest.json", manifest)
+    run_files.write_manifest(run.folder, manifest)
     return run
 
 
@@ -134,7 +133,7 @@ def test_tree_is_refused(dpp, run):  # noqa: F811
     tree = asdict(tiny(model="prototree"))
     files.write_json(run.folder / "experiment.json", tree)
     manifest = run.manifest | {"experiment_sha256": files.sha256(run.folder / "experiment.json")}
-    (run.folder / "manifest.json").write_text(json.dumps(manifest))
+    run_files.write_manifest(run.folder, manifest)
     code, _, err = dpp("prune", run.folder)
     assert code == 2 and "is a prototree, which cannot be pruned" in err
 

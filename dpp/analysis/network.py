@@ -58,8 +58,7 @@ class Network:
     def of(cls, run: Run, device: str = "cpu") -> "Network":
         """The network of a run."""
         experiment, model = run.experiment, run.load_model(device)
-        projected = (run.folder / "prototypes.json").is_file()
-        origins = read_origins(run.origins) if projected else {}
+        origins = read_origins(run.origins) if run.projected else {}
         shown = {"size": experiment.image_size, "crop_to_box": experiment.crop_to_box}
         known = familiarity.find(run)
         return cls(model, run.folder.name, run.source, **shown, origins=origins, familiarity=known)

@@ -19,7 +19,7 @@ from dpp.data import catalogue
 from dpp.methods.table import METHODS
 from dpp.paper.grid import needs, unfold
 from dpp.paper.photo import Plan, members
-from dpp.runs import ensembles
+from dpp.runs import ensembles, run_files
 from dpp.runs.ensembles import Ensemble, EnsembleRun
 from dpp.system import files, paths, worker_pool
 from dpp.system.errors import UserError
@@ -242,7 +242,7 @@ class Display:
         if failed:
             outcome = f"failed: {failed}"
         else:
-            manifest = files.read_json(self.root / name / "manifest.json")
+            manifest = run_files.read_manifest(self.root / name)
             outcome = f"{manifest['results']['test_accuracy']:.1%} in {manifest['seconds']:.0f} s"
         line = f"[{self.ended:>{len(str(self.count))}}/{self.count}] {name}: {outcome}"
         self.bar.write(f"{line}; {self.left()}")

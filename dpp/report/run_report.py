@@ -21,6 +21,7 @@ from dpp.figures.score_sheets import path_sheet, score_sheet
 from dpp.report import html_page
 from dpp.report.html_page import Pictures
 from dpp.runs import Run, familiarity, load_splits
+from dpp.runs.run_files import uncovered
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 from dpp.training.pruning import REPEATED, repeated_prototypes
@@ -89,7 +90,7 @@ def write_report(
     """
     experiment = run.experiment
     network = None
-    if (run.folder / "prototypes.json").is_file():
+    if run.projected:
         familiarity.ensure(run, device)
         network = Network.of(run, device)
     model = network.model if network else run.load_model(device)
@@ -139,6 +140,8 @@ def describe(run: Run) -> dict:
     ]
     facts += [("trained for", f"{manifest['seconds']:.0f} s on {manifest['device']}")]
     facts += [(name, manifest[name]) for name in ("commit", "torch", "operator")]
+    if without := uncovered(run.folder):
+        facts.append(("not covered by a hash", f"{', '.join(without)}: the manifest is older"))
     every = [(name, value, helps[name]) for name, value in rows.items()]
     own = experiment.data not in catalogue.NAMES
     return {"profile": experiment.profile, "own": own, "facts": facts, "fields": every}

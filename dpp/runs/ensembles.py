@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dpp import runs
 from dpp.data.batches import batches, make_loader, to_device
+from dpp.runs import run_files
 from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
@@ -85,7 +86,7 @@ class EnsembleRun:
 
     @property
     def manifest(self) -> dict:
-        return files.read_json(self.folder / "manifest.json")
+        return run_files.read_manifest(self.folder)
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -94,8 +95,10 @@ class EnsembleRun:
         return pd.DataFrame([row | self.manifest["results"] | {"seconds": 0.0}])
 
     def verify(self) -> None:
-        """Raises a `UserError` if the manifest has no valid results."""
+        """Raises a `UserError` if the manifest has no valid results, or a file was changed."""
         runs.verify_manifest(self.manifest, self.folder)
+        if "files" in self.manifest:  # those of earlier versions have no hashes
+            run_files.verify(self.folder)
 
     def load_model(self, device: str = "cpu") -> SummedLogits:
         return SummedLogits([member.load_model(device) for member in self.members]).eval()
@@ -132,8 +135,8 @@ def run(ensemble: Ensemble, *, root: Path | None = None, **options) -> EnsembleR
     files.write_json(folder / "experiment.json", described)
     accuracy = test_accuracy(made.load_model(device), ensemble.members[0], device)
     seconds = sum(member.manifest["seconds"] for member in members)
-    files.write_json(
-        folder / "manifest.json",
+    run_files.write_manifest(
+        folder,
         {
             "run": ensemble.name,
             "results": {"test_accuracy": accuracy},

@@ -13,7 +13,8 @@ from dpp.data.batches import Splits, make_splits
 from dpp.data.image_records import Source
 from dpp.methods.table import METHODS
 from dpp.networks.backbones import make_backbone
-from dpp.system import files, paths
+from dpp.runs import run_files
+from dpp.system import paths
 from dpp.system.errors import UserError
 from dpp.training import checkpoints
 from dpp.training.experiments import Experiment
@@ -28,39 +29,44 @@ class Run:
 
     @property
     def manifest(self) -> dict:
-        return files.read_json(self.folder / "manifest.json")
+        return run_files.read_manifest(self.folder)
 
     @property
     def metrics(self) -> pd.DataFrame:
         """A row for each epoch and each later stage."""
-        return pd.read_csv(self.folder / "metrics.csv")
+        return run_files.read_metrics(self.folder)
+
+    @property
+    def projected(self) -> bool:
+        """Whether it is known where its prototypes come from.
+
+        Raises:
+            UserError: it should be, and the file is missing.
+        """
+        manifest, name = self.manifest, "prototypes.json"
+        expected = name in run_files.covered(manifest)
+        if "files" not in manifest:  # of an earlier version, which did not list them
+            expected = bool(self.experiment.project_after) and self.experiment.model != "cnn"
+        if expected and not (self.folder / name).is_file():
+            raise UserError(f"{self.folder / name} is missing: {run_files.REMEDY}")
+        return (self.folder / name).is_file()
 
     @property
     def origins(self) -> list[dict]:
         """Where each prototype comes from (see `projection.Origin`)."""
-        return files.read_json(self.folder / "prototypes.json")
+        return run_files.read_origins(self.folder)
 
     @property
     def source(self) -> Source:
         return load_source(self.experiment)
 
     def verify(self) -> None:
-        """Raises a `UserError` if a file of the run is damaged or was changed."""
-        manifest = self.manifest
-        verify_manifest(manifest, self.folder)
-        for name in ("experiment.json", "weights.safetensors"):
-            known = manifest.get(f"{Path(name).stem}_sha256")
-            if files.sha256(self.folder / name) != known:
-                raise UserError(
-                    f"{self.folder / name} was changed or damaged: it does not match the hash in "
-                    "manifest.json"
-                )
-        try:
-            columns = set(self.metrics)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.folder / 'metrics.csv'} cannot be read: {error}") from error
-        if not {"stage", "epoch", "seconds"} <= columns:
-            raise UserError(f"{self.folder / 'metrics.csv'} has no stage, epoch or seconds")
+        """Raises a `UserError` if a file of the run is missing, damaged or was changed."""
+        verify_manifest(self.manifest, self.folder)
+        run_files.verify(self.folder)
+        run_files.read_metrics(self.folder)
+        if self.projected:
+            run_files.read_origins(self.folder)
 
     def load_model(self, device: str = "cpu") -> nn.Module:
         """The trained network, in evaluation mode."""
@@ -76,7 +82,13 @@ class Run:
         model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
         if "kept" in manifest:  # it was pruned
             model.keep(torch.tensor(manifest["kept"]))
-        model.load_state_dict(tensors)
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise UserError(
+                f"{path} does not fit the network that experiment.json describes: "
+                f"{str(error).splitlines()[-1].strip()}"
+            ) from error
         return model.to(choose_device(device)).eval()
 
 
@@ -110,11 +122,7 @@ def open_run(folder: Path) -> Run:
     folder = Path(folder)
     if not (folder / "manifest.json").is_file():
         raise UserError(f"there is no finished run in {folder}: it has no manifest.json")
-    described = folder / "experiment.json"
-    known = files.read_json(folder / "manifest.json").get("experiment_sha256")
-    if known != files.sha256(described):
-        raise UserError(f"{described} was changed: it does not match the hash in manifest.json")
-    return Run(Experiment(**files.read_json(described)), folder)
+    return Run(run_files.read_experiment(folder), folder)
 
 
 def find_or_committed(experiment: Experiment, root: Path | None = None) -> Run | None:

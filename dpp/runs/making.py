@@ -29,7 +29,7 @@ from dpp.data.image_records import Source
 from dpp.methods.table import METHODS
 from dpp.networks.backbones import Backbone, make_backbone
 from dpp.networks.pretrained import find_file, find_local
-from dpp.runs import familiarity
+from dpp.runs import familiarity, run_files
 from dpp.runs.finished import (
     Run,
     choose_device,
@@ -243,8 +243,8 @@ def finish(
     familiarity.write(folder, trainer.model, batches(trainer.loaders["test"]), digest)
     last = history[-1]
     results = {name: value for name, value in last.items() if name.startswith(("test", "valid"))}
-    files.write_json(
-        folder / "manifest.json",
+    run_files.write_manifest(
+        folder,
         {
             "run": folder.name,
             "results": results,

@@ -77,7 +77,7 @@ def prune(
     kept = torch.tensor(selection.kept, device=scores.device)
     fit = last_layer.refit(exact, model, scores[:, kept], labels)
     rows.append(record("last layer", trainer, begun, **fit))
-    if (run.folder / "prototypes.json").is_file():
+    if run.projected:
         trainer.provenance = pruning.keep_origins(run.origins, kept)
 
     with files.locked(folder, wait=False):

@@ -46,7 +46,7 @@ def describe_trunk(folder: Path) -> KeptCache:
         if folder.suffix == ".part":
             done = sum(chunk is not None for chunk in chunks) / len(chunks)
             what += f", {done:.0%} done: the command that was stopped resumes it"
-    except (UserError, KeyError, TypeError):
+    except (UserError, KeyError, TypeError, ZeroDivisionError):
         what = "trunk features, damaged"
     return KeptCache(folder.name, what, folder_bytes(folder), last_use(folder), folder)
 
@@ -98,7 +98,7 @@ def verify(root: Path | None = None) -> list[str]:
         try:
             store = reopen(cache.folder)
             wrong = store.verify() if store.folder == cache.folder else [0]
-        except (UserError, KeyError, TypeError, ValueError):
+        except (UserError, KeyError, TypeError, ValueError, OSError, AttributeError):
             wrong = [0]
         advice = f'damaged: run "dpp cache --remove {cache.name}"'
         lines.append(f"{cache.name}  {advice if wrong else 'every chunk matches its hash'}")

@@ -223,6 +223,7 @@ def _check_stamp(folder: Path, wanted: dict) -> Path:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         stamp = {}
+    stamp = stamp if isinstance(stamp, dict) else {}
     differing = [key for key, value in wanted.items() if stamp.get(key) != value]
     if differing:
         raise UserError(

@@ -20,6 +20,7 @@ from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 
 RUNS, EPOCHS = "runs.csv", "epochs.csv"
+NUMBERS = {"validation_accuracy", "seconds", "seed", "epoch", "loss", "accuracy", "kernel_size"}
 REMEDY = "restore it, or make it again with make reproduce"
 
 
@@ -105,6 +106,9 @@ def _parse(path: Path, *version: int) -> pd.DataFrame:
         raise UserError(f"{path} is damaged ({error}): {REMEDY}") from error
     if "run" not in table:
         raise UserError(f"{path} is damaged (it has no column run): {REMEDY}")
+    for name in NUMBERS.intersection(table):
+        if not pd.api.types.is_numeric_dtype(table[name]):
+            raise UserError(f"{path} is damaged (column {name} has other than numbers): {REMEDY}")
     wrong = accuracy.index[accuracy.notna() & ~accuracy.between(0, 1)]
     if len(wrong):
         raise UserError(

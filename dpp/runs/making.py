@@ -29,7 +29,7 @@ from dpp.data.image_records import Source
 from dpp.methods.table import METHODS
 from dpp.networks.backbones import Backbone, make_backbone
 from dpp.networks.pretrained import find_file, find_local
-from dpp.runs import familiarity, run_files
+from dpp.runs import familiarity, limits, run_files
 from dpp.runs.finished import (
     Run,
     choose_device,
@@ -84,10 +84,12 @@ def run(
         tensorboard: write its events to the run's folder too.
     """
     root = Path(root) if root else paths.runs_root()
+    device = choose_device(device)
+    limits.check_workers(workers)
+    limits.check_epochs(experiment)
     if finished := find(experiment, root):
         refuse_other_weights(finished)
         return finished
-    device = choose_device(device)
     pretrained = None
     if experiment.weights == "base":
         given = {"root": root, "device": device, "workers": workers, "progress": progress}
@@ -127,6 +129,7 @@ def make_trainer(
         )
     torch.manual_seed(experiment.seed)
     backbone = load_backbone(experiment, pretrained)
+    limits.check_memory(experiment, backbone.channels, len(source.class_names))
     build = METHODS[experiment.model].build
     model = build(experiment, backbone, len(source.class_names)).to(device)
     if experiment.compile:

@@ -457,3 +457,27 @@ def test_speed_is_reported(record_property):
     per_second = 40 / (time.process_time() - start)
     record_property("images_per_cpu_second", round(per_second))
     print(f"{per_second:.0f} images of 64 px in a CPU second")
+
+
+DRAW = """
+import sys
+from pathlib import Path
+from dpp.drawn import posebirds
+posebirds.make(Path(sys.argv[1]), classes=10, train_per_class=200, image_size=128, workers=2)
+"""
+
+
+def test_kill_while_drawing_leaves_nothing_once_dpp_has_started_again(tmp_path):
+    posebirds.make(tmp_path, classes=2, train_per_class=2, test_per_class=1, image_size=16)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    process = subprocess.Popen([sys.executable, "-c", DRAW, str(tmp_path)])
+    while len(list(tmp_path.glob(".*.unfinished/images/*/*"))) < 20 and process.poll() is None:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert {path.name for path in tmp_path.iterdir()} != drawn
+    deadline = time.monotonic() + 20  # its workers end by themselves
+    while {path.name for path in tmp_path.iterdir()} != drawn and time.monotonic() < deadline:
+        time.sleep(0.5)
+        posebirds.make(tmp_path, classes=2, train_per_class=2, test_per_class=1, image_size=16)
+    assert {path.name for path in tmp_path.iterdir()} == drawn

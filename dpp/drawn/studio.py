@@ -7,6 +7,7 @@ drawn again. However many processes start at once, nobody sees half a folder.
 import dataclasses
 import json
 import multiprocessing
+import os
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -20,8 +21,8 @@ from PIL import Image, ImageDraw
 from dpp.drawn.drawing import Point, png_bytes
 from dpp.drawn.species import Word, kinds
 from dpp.system.errors import UserError
-from dpp.system.files import folder_built_beside, sha256_of_bytes
-from dpp.system.worker_pool import count_cores
+from dpp.system.files import folder_built_beside, remove_unfinished, sha256_of_bytes
+from dpp.system.worker_pool import count_cores, end_with_parent
 
 VERSION = 1  # of the drawings: raise it when the same seed gives other pictures
 STAMP = "drawn.json"
@@ -165,6 +166,7 @@ class DrawnSet:
         folder = Path(root) / settings.folder_name(self.name)
         stamp = {"name": self.name, "version": VERSION, **dataclasses.asdict(settings)}
         if folder.exists():
+            remove_unfinished(folder.parent)
             return _check_stamp(folder, stamp)
         classes = self.class_names(settings.classes, base=settings.base)
         stems = [self.file_stem(name) for name in classes]
@@ -243,7 +245,8 @@ def _draw_all(folder, name, settings, tasks, draw, workers) -> list[Note]:
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     step = max(1, min(50, len(tasks) // (4 * workers)))
     portions = [tasks[start : start + step] for start in range(0, len(tasks), step)]
-    with ProcessPoolExecutor(min(workers, len(portions)), mp_context=context) as pool:
+    options = {"initializer": end_with_parent, "initargs": (os.getpid(),)}
+    with ProcessPoolExecutor(min(workers, len(portions)), context, **options) as pool:
         try:
             waiting = [pool.submit(_draw_some, shared, portion) for portion in portions]
             return [note for portion in waiting for note in portion.result()]

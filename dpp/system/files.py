@@ -162,7 +162,7 @@ def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
         The hidden folder, empty.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_unfinished_folders(path.parent)
+    remove_unfinished(path.parent)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
     unfinished.mkdir()
     with ExitStack() as stack:
@@ -179,7 +179,7 @@ def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
                 raise
 
 
-def _remove_unfinished_folders(parent: Path) -> None:
+def remove_unfinished(parent: Path) -> None:
     """Removes the unfinished folders of processes that have ended: their locks are free."""
     for path in parent.iterdir():
         if not UNFINISHED.fullmatch(path.name):

@@ -22,7 +22,7 @@ from dpp.data.batches import batches, make_loader, to_device
 from dpp.runs import run_files
 from dpp.system import files, paths
 from dpp.system.errors import UserError
-from dpp.training.experiments import Experiment
+from dpp.training.experiments import Experiment, short_name
 
 SAME = ("profile", "data", "base_classes", "classes", "test_per_class", "pose", "image_size")
 SAME += ("crop_to_box",)  # what decides which images are tested, and how they are shown
@@ -54,7 +54,7 @@ class Ensemble:
         """The run's folder; the order of the members does not matter."""
         names = "\n".join(sorted(member.name for member in self.members))
         digest = hashlib.sha256(names.encode()).hexdigest()[:12]
-        return f"ensemble-{len(self.members)}-{Path(self.members[0].data).name}-{digest}"
+        return f"ensemble-{len(self.members)}-{short_name(self.members[0].data)}-{digest}"
 
     @property
     def row(self) -> dict:

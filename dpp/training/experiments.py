@@ -9,6 +9,7 @@ model, which `presets.toml` lists.
 import hashlib
 import json
 import math
+import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -27,6 +28,7 @@ LAST_LAYERS = ("converged", "passes", "fixed")
 OFFSET_STARTS = ("normal", "he")
 PROTOTYPE_STARTS = ("uniform", "features")
 DEFORMATIONS = ("none", "predicted", "search")
+LONGEST_NAME = 100  # bytes of a data set in the name of a run: file systems allow 255 in all
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
 
 
@@ -170,20 +172,25 @@ class Experiment:
         contents of its files.
         """
         values = self._named_values() | {"recipe": RECIPE}
+        if self.data not in catalogue.NAMES:  # first: what else is wrong may follow from it
+            values["data"] = folder_digest(catalogue.find_folder(self.data))
         if self.weights == "base":
             values["weights"] = base_experiment(self).identity
         elif self.weights not in ("none", "imagenet") and Path(self.weights).is_file():
             values["weights"] = known_sha256(Path(self.weights))
-        if self.data not in catalogue.NAMES:
-            values["data"] = folder_digest(catalogue.find_folder(self.data))
         text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def name(self) -> str:
         """The name of the run's folder: the main fields, then the digest."""
-        data = Path(self.data).name + ("_base" if self.base_classes else "")
+        data = short_name(self.data) + ("_base" if self.base_classes else "")
         return f"{self.model}-{self.backbone}-{data}-{self.seed}-{self.identity}"
+
+
+def short_name(data: str) -> str:
+    """What a data set is called in the names of runs: a folder without those above it."""
+    return os.fsencode(Path(data).name)[:LONGEST_NAME].decode(errors="ignore")
 
 
 def make_experiment(profile: str = "mini", **changes) -> Experiment:

@@ -1,5 +1,6 @@
 """The readers: what they find, and what they say of data that is not right."""
 
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -13,6 +14,7 @@ from dpp.data import catalogue
 from dpp.data.batches import make_splits
 from dpp.data.image_records import Box, Part, images_per_class, relative_places, split_by_class
 from dpp.system.errors import UserError
+from dpp.training.experiments import make_experiment
 
 
 def rewrite(path: Path, old: str, new: str) -> None:
@@ -312,3 +314,42 @@ def test_images_in_hidden_folders_are_passed_over(tmp_path):
 def test_load_refuses_options_that_a_data_set_has_not(tmp_path):
     with pytest.raises(UserError, match="CUB-200-2011 has no option 'pose'"):
         data.load("cub", tmp_path, pose=1)
+
+
+@pytest.mark.parametrize("folder", ["/proc", "/sys/kernel", "/dev"])
+def test_folder_of_the_system_is_refused(folder):
+    with pytest.raises(UserError, match=f"{folder} is the system's and holds no images"):
+        data.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (b"bird\xff\xfe", r"'bird\\udcff\\udcfe' .* is not UTF-8: rename it"),
+        (b"b" * 201, "has 201 characters: rename it to at most 200"),
+        (b"two\nlines", "characters that cannot be shown"),
+    ],
+)
+@pytest.mark.parametrize("what", ["class", "image"])
+def test_name_that_cannot_be_shown_is_refused_in_one_line(tmp_path, name, said, what):
+    root = write_folder(tmp_path / "mine")
+    old = os.fsencode(root / "kind_1") + (b"" if what == "class" else b"/0.png")
+    os.rename(old, os.path.dirname(old) + b"/" + name + (b"" if what == "class" else b".png"))
+    with pytest.raises(UserError, match=said if what == "class" else ": rename it") as caught:
+        data.load(str(root))
+    assert len(str(caught.value).splitlines()) == 1
+    str(caught.value).encode()  # can be printed
+
+
+def test_lists_that_are_not_utf_8_are_refused(tmp_path):
+    root = write_cub(tmp_path / "cub")
+    (root / "classes.txt").write_bytes(b"1 001.B\xff\n2 002.Bird_2\n")
+    with pytest.raises(UserError, match="classes.txt is not UTF-8 text"):
+        data.read_cub(root)
+
+
+def test_run_on_a_folder_with_a_long_name_has_a_name_that_file_systems_take(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_DATA", str(tmp_path / "data"))
+    folder = write_folder(tmp_path / ("\u00e9" * 120))
+    experiment = make_experiment("mini", data=str(folder), weights="none")
+    assert len(f"{experiment.name}.damaged-1".encode()) < 255

@@ -16,7 +16,7 @@ from dpp import figures
 from dpp.analysis import figure_data, find_origin, follow_tree, local_analysis, reason
 from dpp.analysis.global_analysis import global_analysis
 from dpp.explanations import Audit, PartShare, Share
-from dpp.figures import PART_COLOURS, explanation_figures, paper_figures, tree_figures
+from dpp.figures import PART_COLOURS, explanation_figures, paper_figures, style, tree_figures
 from dpp.figures.marked_pictures import (
     Marked,
     draw_marked,
@@ -462,3 +462,12 @@ def test_cut_text_is_seen():
     figure = Figure()
     figure.text(0.95, 0.5, "a text that is far too long for its place")
     assert cut_texts(figure)
+
+
+@pytest.mark.parametrize("name", ["$$", "$x_{$", r"$\alpha$", "cash$money$", "a_b^c"])
+def test_class_names_are_never_read_as_formulas(name, tmp_path):
+    figure = explanation_figures.confusion(np.eye(2, dtype=int), [name, "other"])
+    style.save(figure, tmp_path / "figure.png")
+    texts = [text.get_text() for axes in figure.axes for text in axes.get_xticklabels()]
+    assert any(shorten_name(name) in text for text in texts)
+    assert not any(text.get_parse_math() for axes in figure.axes for text in axes.get_xticklabels())

@@ -65,6 +65,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str, str]]:
     """A list's lines: number of the line, first word, the rest."""
     try:
         text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error.reason}): convert it") from error
     except FileNotFoundError as error:
         raise UserError(
             f"no {path.name} under {path.parent}: expected the layout of CUB-200-2011; "

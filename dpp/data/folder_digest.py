@@ -26,13 +26,18 @@ def folder_digest(folder: Path) -> str:
         UserError: a file cannot be read, or the folder is not one of files.
     """
     folder = folder.resolve()
-    if any(folder.is_relative_to(system) for system in SYSTEM):
-        raise UserError(f"{folder} holds no files of yours: give a folder of images")
+    refuse_system(folder)
     try:
         versions = {str(path.relative_to(folder)): files.version(path) for path in walk(folder)}
     except OSError as error:
         raise UserError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
     return _digest(folder, tuple(sorted(versions.items())))
+
+
+def refuse_system(folder: Path) -> None:
+    """Raises a `UserError` for a folder of the system, whose files can be endless."""
+    if any(folder.resolve().is_relative_to(system) for system in SYSTEM):
+        raise UserError(f"{folder} is the system's and holds no images: give a folder of images")
 
 
 @functools.lru_cache(maxsize=8)

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+from dpp.data.folder_digest import refuse_system
 from dpp.data.image_records import (
     FEWEST_TRAINING_IMAGES,
     ImageRecord,
     Source,
     check_file,
+    check_name,
     check_source,
+    printable,
     split_by_class,
 )
 from dpp.system.errors import UserError
@@ -30,8 +33,17 @@ def read_folder(root: Path, *, test_fraction: float = 0.25, seed: int = 0) -> So
         The source; ids are paths relative to `root`.
     """
     root = Path(root).expanduser()
+    try:
+        return _read_folder(root, test_fraction, seed)
+    except OSError as error:
+        where = printable(error.filename or root)
+        raise UserError(f"{where} cannot be read: {error.strerror or error}") from error
+
+
+def _read_folder(root: Path, test_fraction: float, seed: int) -> Source:
     if not root.is_dir():
         raise UserError(f"there is no folder {root}")
+    refuse_system(root)
     halves = [half for half in ("train", "test") if (root / half).is_dir()]
     if len(halves) == 1:
         other = "test" if halves == ["train"] else "train"
@@ -57,6 +69,8 @@ def subfolders(folder: Path) -> list[str]:
     """The names of a folder's own folders, in order, hidden ones left out."""
     entries = sorted(folder.iterdir())
     names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
+    for name in names:
+        check_name(name, folder)
     if not names:
         raise UserError(f"{folder} has no subfolders: make one for each class, with its images")
     return names
@@ -82,6 +96,7 @@ def read_classes(
                 f"in {', '.join(sorted(ENDINGS))}"
             )
         for path in files:
+            check_name(path.name, folder / name)
             check_file(path)
             id = path.relative_to(root).as_posix()
             records.append(ImageRecord(id, path, label, upright=True))

@@ -16,6 +16,7 @@ from dpp.system.errors import UserError
 
 # Below this a class cannot give an image to validation and keep one for training.
 FEWEST_TRAINING_IMAGES = 2
+LONGEST_NAME = 200  # characters of a class's name, or of an image's without its folders
 
 
 class Box(NamedTuple):
@@ -89,6 +90,8 @@ def check_source(source: Source) -> Source:
     twice = [id for id, count in Counter(r.id for r in source.records).items() if count > 1]
     if twice:
         raise UserError(f"{source.name} under {source.root} lists image {twice[0]} twice")
+    for name in source.class_names:
+        check_name(name, source.root)
     for label, name in enumerate(source.class_names):
         images = [record for record in source.train if record.label == label]
         if len(images) < FEWEST_TRAINING_IMAGES:
@@ -101,6 +104,32 @@ def check_source(source: Source) -> Source:
     for record in source.records:
         check_file(record.path)
     return source
+
+
+def check_name(name: str, root: Path) -> None:
+    """Raises a `UserError` for the name of a class or of an image that cannot be shown."""
+    shown = ascii(name if len(name) <= 40 else name[:40] + "...")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"the name {shown} under {printable(root)} is not UTF-8: rename it"
+        ) from error
+    if len(name) > LONGEST_NAME:
+        raise UserError(
+            f"the name {shown} under {printable(root)} has {len(name)} characters: rename it to at "
+            f"most {LONGEST_NAME}"
+        )
+    if not name.isprintable():
+        raise UserError(
+            f"the name {shown} under {printable(root)} has characters that cannot be shown, such "
+            "as a line break: rename it"
+        )
+
+
+def printable(path: Path) -> str:
+    """A path for a message, whatever its bytes are."""
+    return str(path).encode(errors="backslashreplace").decode()
 
 
 def check_file(path: Path) -> None:

@@ -60,6 +60,9 @@ def singular_slope(
     figure, axes = pyplot.subplots(figsize=(6, 2.6), layout="constrained")
     axes.loglog(offsets, true, "--", color=OTHER, label="true: 1/(2√Δ)")
     axes.loglog(offsets, bounded, color=OURS, label=f"the operator's, floor {floor:g}")
+    for axis in (axes.xaxis, axes.yaxis):  # the usual labels are formulas, which are not parsed
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
     axes.set(xlabel="offset Δ, in cells", ylabel="∂similarity / ∂Δ")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

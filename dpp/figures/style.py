@@ -4,11 +4,13 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rcParams
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
 PICTURE_DPI = 80
+rcParams["text.parse_math"] = False  # a class may be named $$: no text here is a formula
 
 
 # Okabe and Ito's colours, which colour-blind people can tell apart, and a grey for the ninth part.

@@ -25,6 +25,7 @@ from dpp.figures.marked_pictures import warning_lines
 from dpp.report import run_report
 from dpp.runs import familiarity
 from dpp.runs.familiarity import Familiarity
+from dpp.system import files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0}
@@ -43,8 +44,9 @@ def run(request, tmp_path_factory) -> runs.Run:
 def strict(run, tmp_path_factory) -> runs.Run:
     """A copy of the run whose threshold no image reaches."""
     folder = shutil.copytree(run.folder, tmp_path_factory.mktemp("strict") / "run")
-    kept = json.loads((folder / familiarity.FILE).read_text())
-    (folder / familiarity.FILE).write_text(json.dumps(kept | {"threshold": 1e6}))
+    kept = json.loads((folder / familiarity.FILE).read_text()) | {"threshold": 1e6}
+    kept["sha256"] = files.sha256_of_json({k: v for k, v in kept.items() if k != "sha256"})
+    (folder / familiarity.FILE).write_text(json.dumps(kept))
     return runs.open_run(folder)
 
 
@@ -146,3 +148,10 @@ def test_browser_warns_of_an_upload(tmp_path):
     assert '<div class="dpp-warning">Warning: far from the training images' in screen.text
     assert screen.data["warning"].startswith("far from the training images")
     assert screens.show(session, "Compare runs").text.count("dpp-warning") == 1
+
+
+def test_damaged_file_is_not_used(run, tmp_path):
+    folder = shutil.copytree(run.folder, tmp_path / "damaged")
+    kept = json.loads((folder / familiarity.FILE).read_text())
+    (folder / familiarity.FILE).write_text(json.dumps(kept | {"threshold": 0.0}))
+    assert familiarity.find(runs.open_run(folder)) is None

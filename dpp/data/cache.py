@@ -8,7 +8,6 @@ under the data root may be deleted at any time.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -26,7 +25,13 @@ from dpp.data.disk_space import check_space
 from dpp.data.image_records import ImageRecord
 from dpp.data.images import decode
 from dpp.system.errors import UserError
-from dpp.system.files import folder_built_beside, read_json, version, write_json
+from dpp.system.files import (
+    folder_built_beside,
+    read_json,
+    sha256_of_json,
+    version,
+    write_json,
+)
 from dpp.system.paths import data_root
 
 KINDS = ("disk", "memory", "off")
@@ -227,7 +232,7 @@ def write(path: Path, records: Sequence[ImageRecord], size: int, crop_to_box: bo
             "sizes": image_sizes.tolist(),
             "pixels": [hashlib.sha256(image).hexdigest() for image in pixels],
         }
-        write_json(unfinished / "about.json", about | {"sha256": _digest_of_json(about)})
+        write_json(unfinished / "about.json", about | {"sha256": sha256_of_json(about)})
         del pixels
 
 
@@ -245,10 +250,6 @@ def read_about(folder: Path) -> dict | None:
     """What is known of a folder of pixels, or None if it is damaged or not there."""
     try:
         about = read_json(folder / "about.json")
-        return about if about.pop("sha256") == _digest_of_json(about) else None
+        return about if about.pop("sha256") == sha256_of_json(about) else None
     except (UserError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _digest_of_json(value: dict) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()

@@ -6,7 +6,6 @@ of a file that was read, by path, size, times and inode. It may be deleted at an
 
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -42,7 +41,7 @@ def refuse_system(folder: Path) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _digest(folder: Path, versions: tuple[tuple[str, tuple[int, ...]], ...]) -> str:
-    kept_at = data_root() / "cache" / "hashes" / f"{_short_digest(str(folder))}.json"
+    kept_at = data_root() / "cache" / "hashes" / f"{files.sha256_of_json(str(folder))[:16]}.json"
     kept = read_hashes(kept_at)
     hashes = {}
     for name, version in versions:
@@ -51,7 +50,7 @@ def _digest(folder: Path, versions: tuple[tuple[str, tuple[int, ...]], ...]) -> 
         hashes[name] = [*version, known[-1] if same else files.sha256(folder / name)]
     if hashes != kept:
         with suppress(UserError):  # a data root that is read-only: they are read each time
-            files.write_json(kept_at, {"sha256": _short_digest(hashes), "hashes": hashes})
+            files.write_json(kept_at, {"sha256": files.sha256_of_json(hashes), "hashes": hashes})
     lines = [f"{hashes[name][-1]} {name}" for name, _ in versions]
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()
 
@@ -75,11 +74,7 @@ def read_hashes(path: Path) -> dict[str, list]:
     """The hashes that were kept, by name; empty if there are none, or if they are damaged."""
     try:
         content = files.read_json(path)
-        whole = content["sha256"] == _short_digest(content["hashes"])
+        whole = content["sha256"] == files.sha256_of_json(content["hashes"])
         return content["hashes"] if whole and isinstance(content["hashes"], dict) else {}
     except (UserError, KeyError, TypeError):
         return {}
-
-
-def _short_digest(value: dict | str) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]

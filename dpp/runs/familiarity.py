@@ -95,14 +95,18 @@ def write(folder: Path, model: nn.Module, images: Iterable[Batch], weights_sha25
     if hasattr(model, "find_parts"):
         model.eval()
         kept = asdict(measure(model, images)) | {"weights_sha256": weights_sha256}
-        files.write_json(folder / FILE, kept)
+        files.write_json(folder / FILE, kept | {"sha256": files.sha256_of_json(kept)})
 
 
 def find(run: Run) -> Familiarity | None:
-    """What is kept of a run; None if there is nothing, or it is of other weights."""
+    """What is kept of a run; None if there is nothing, or it is damaged or of other weights.
+
+    The file has a hash of its own: unlike those that the manifest covers, it can be made again.
+    """
     with suppress(UserError, KeyError, TypeError, AttributeError):
         kept = files.read_json(run.folder / FILE)
-        if kept.pop("weights_sha256") == run.manifest["weights_sha256"]:
+        whole = kept.pop("sha256") == files.sha256_of_json(kept)
+        if whole and kept.pop("weights_sha256") == run.manifest["weights_sha256"]:
             return Familiarity(**kept)
     return None
 

@@ -12,6 +12,7 @@ from dpp.data.batches import Splits, to_device
 from dpp.data.image_records import Source
 from dpp.methods.table import METHODS
 from dpp.networks.trunks import TrunkFeatures
+from dpp.runs import limits
 from dpp.runs.finished import load_splits
 from dpp.runs.making import load_backbone
 from dpp.training import checkpoints
@@ -43,11 +44,13 @@ def measure(experiment: Experiment, source: Source, device: str = "cpu") -> Fore
     Raises:
         UserError: an image cannot be decoded, or the backbone's weights are not to be had.
     """
+    limits.check_epochs(experiment)
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(experiment.seed)  # as the run: a trunk without weights is the same
         backbone = load_backbone(experiment, None).to(device).eval()
         splits = load_splits(experiment, source)
         method, classes = METHODS[experiment.model], len(source.class_names)
+        limits.check_memory(experiment, backbone.channels, classes)
         model = method.build(experiment, backbone, classes).to(device)
         missing = find_missing(splits, backbone) if experiment.views else Missing(0, 0, 0.0)
         count = min(experiment.batch_size, len(splits.train))

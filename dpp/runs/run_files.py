@@ -1,6 +1,7 @@
 """Reads and writes the files of finished runs: the only place that does.
 
-A manifest has the SHA-256 of every other file of its run, and of itself without it, under `files`.
+A manifest has the SHA-256 of every other file of its run, and of itself without it, under `files`
+(`familiarity.json`, which can be made again, has its own).
 Manifests of earlier versions have those of `experiment.json` and `weights.safetensors` alone; such
 runs open as ever, and `uncovered` names what nothing vouches for. What is read is checked: a
 damaged, missing or wrong file is a `UserError` that names it.
@@ -64,8 +65,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _own_digest(manifest: dict) -> str:
     """The SHA-256 of a manifest without this hash."""
     others = {name: value for name, value in manifest["files"].items() if name != MANIFEST}
-    text = json.dumps(manifest | {"files": others}, sort_keys=True)
-    return files.sha256_of_bytes(text.encode())
+    return files.sha256_of_json(manifest | {"files": others})
 
 
 def covered(manifest: Manifest) -> dict[str, str | None]:

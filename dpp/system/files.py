@@ -107,6 +107,11 @@ def sha256_of_bytes(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def sha256_of_json(value) -> str:
+    """The SHA-256 of numbers, strings, lists and dictionaries, as they are after `read_json`."""
+    return sha256_of_bytes(json.dumps(value, sort_keys=True).encode())
+
+
 def hash_file(path: Path, algorithm: str) -> str:
     """The hash of a file, which is read in blocks, or a `UserError` if it cannot be read."""
     try:

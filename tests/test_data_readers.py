@@ -353,3 +353,11 @@ def test_run_on_a_folder_with_a_long_name_has_a_name_that_file_systems_take(tmp_
     folder = write_folder(tmp_path / ("\u00e9" * 120))
     experiment = make_experiment("mini", data=str(folder), weights="none")
     assert len(f"{experiment.name}.damaged-1".encode()) < 255
+
+
+def test_list_that_is_a_folder_is_refused(tmp_path):
+    root = write_cub(tmp_path / "cub")
+    (root / "parts" / "part_locs.txt").unlink()
+    (root / "parts" / "part_locs.txt").mkdir()
+    with pytest.raises(UserError, match="part_locs.txt cannot be read: Is a directory"):
+        data.read_cub(root)

@@ -72,6 +72,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str, str]]:
             f"no {path.name} under {path.parent}: expected the layout of CUB-200-2011; "
             f'run "dpp data cub" or set DPP_DATA'
         ) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     for line_number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue

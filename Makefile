@@ -14,7 +14,7 @@ FLAGS   := $(shell echo "$${CXX-} $${FORCE_CUDA-} $${CUDA_HOME-} $${TORCH_CUDA_A
              $${DPP_SANITIZE-} $$(command -v $${CXX:-c++})" | sha256sum | cut -c1-8)
 BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
 
-.PHONY: help setup reproduce test test-slow lint format unit smoke sanitize cuda \
+.PHONY: help setup reproduce test test-slow chaos audit lint format unit smoke sanitize cuda \
         test-browser execute notebooks status lab bench doctor lock clean
 
 help:
@@ -22,6 +22,8 @@ help:
 	@echo "                 SET=\"name=value\" (no spaces in it) changes the notebooks' parameters"
 	@echo "make test        lint, unit and browser tests, notebook checks, the smoke profile from nothing"
 	@echo "make test-slow   the tests that take minutes"
+	@echo "make chaos       random kills, damage and hostile files: SEED=n ATTACKS=n MINUTES=n"
+	@echo "make audit       known vulnerabilities of the pins, where the network allows it"
 	@echo "make test-browser the prototype browser in Chromium, through JupyterLab; part of make test"
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
 	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
@@ -75,6 +77,13 @@ unit: $(BUILT)
 
 test-slow: $(BUILT)
 	@$(BIN)/python -m pytest -m slow
+
+chaos: $(BUILT)
+	@$(BIN)/python tests/chaos $(if $(SEED),--seed "$(SEED)") $(if $(ATTACKS),--attacks "$(ATTACKS)") \
+	  $(if $(MINUTES),--minutes "$(MINUTES)")
+
+audit:
+	@$(PYTHON) tests/audit_pins.py
 
 test-browser: $(BUILT)
 	@$(BIN)/python -m pytest -m browser tests/test_browser_page.py

@@ -213,7 +213,7 @@ def test_folder_without_halves_is_split_by_class_and_seed(tmp_path):
     [
         (lambda root: None, "has no subfolders"),
         (lambda root: (root / "kind_0").mkdir(), "kind_0 has 0 images but needs"),
-        (lambda root: write_folder(root, images=1), r"kind_0 has 1 images \(0.png\) but needs"),
+        (lambda root: write_folder(root, images=1), r"kind_0 has 1 image \(0.png\) but needs"),
         (lambda root: write_folder(root / "train"), r"has train/ but no test/"),
         (lambda root: root.rmdir(), "there is no folder"),
     ],

@@ -9,6 +9,7 @@ import pytest
 from dpp import runs
 from dpp.runs import records
 from dpp.system import paths
+from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 
 
@@ -75,3 +76,12 @@ def test_record_names_weights_by_their_file_not_its_folder(results, tmp_path):
     run = make_run(tmp_path / "runs", weights=str(tmp_path / "some.pth"))
     records.store(run)
     assert str(tmp_path) not in (results / "smoke" / "runs.csv").read_text()
+
+
+@pytest.mark.parametrize("text", ["run,stage,epoch\n", "run\n,\n", "run,stage\nother,train\n"])
+def test_record_without_its_epochs_is_refused(results, tmp_path, text):
+    run = make_run(tmp_path / "runs")
+    records.store(run)
+    (results / "smoke" / "epochs.csv").write_text(text)
+    with pytest.raises(UserError, match=f"epochs.csv has no rows of {run.experiment.name}"):
+        records.stored(run.experiment)

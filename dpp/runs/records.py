@@ -52,8 +52,12 @@ def stored(experiment: Experiment | Ensemble) -> RunRecord | None:
     rows = summaries[summaries.run == experiment.name]
     if rows.empty:
         return None
-    metrics = epochs[epochs.run == experiment.name].dropna(axis="columns", how="all")
-    return RunRecord(rows.iloc[0].to_dict(), metrics.drop(columns="run").reset_index(drop=True))
+    metrics = epochs[epochs.run == experiment.name].drop(columns="run")
+    if metrics.empty:
+        path = paths.results(experiment.profile) / EPOCHS
+        raise UserError(f"{path} has no rows of {experiment.name}, which {RUNS} has: {REMEDY}")
+    metrics = metrics.dropna(axis="columns", how="all").reset_index(drop=True)
+    return RunRecord(rows.iloc[0].to_dict(), metrics)
 
 
 def folder(profile: str) -> Path:

@@ -361,3 +361,11 @@ def test_list_that_is_a_folder_is_refused(tmp_path):
     (root / "parts" / "part_locs.txt").mkdir()
     with pytest.raises(UserError, match="part_locs.txt cannot be read: Is a directory"):
         data.read_cub(root)
+
+
+def test_long_line_of_a_damaged_list_is_cut_in_the_message(tmp_path):
+    root = write_cub(tmp_path / "cub")
+    (root / "parts" / "part_locs.txt").write_text("[" * 100_000)
+    with pytest.raises(UserError) as caught:
+        data.read_cub(root)
+    assert len(str(caught.value)) < 500

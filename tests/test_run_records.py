@@ -85,3 +85,13 @@ def test_record_without_its_epochs_is_refused(results, tmp_path, text):
     (results / "smoke" / "epochs.csv").write_text(text)
     with pytest.raises(UserError, match=f"epochs.csv has no rows of {run.experiment.name}"):
         records.stored(run.experiment)
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "epochs.csv"])
+def test_table_that_ends_within_a_line_is_refused(results, tmp_path, name):
+    run = make_run(tmp_path / "runs")
+    records.store(run)
+    path = results / "smoke" / name
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(UserError, match=f"{name} is damaged .it ends within a line"):
+        records.stored(run.experiment)

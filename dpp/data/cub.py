@@ -61,6 +61,11 @@ def read_cub(root: Path, name: str = "CUB-200-2011") -> Source:
     )
 
 
+def brief(text: str) -> str:
+    """A text of a damaged list, for a message."""
+    return repr(text if len(text) <= 80 else f"{text[:80]}...")
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, str, str]]:
     """A list's lines: number of the line, first word, the rest."""
     try:
@@ -79,7 +84,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str, str]]:
             continue
         key, _, value = line.strip().partition(" ")
         if not value:
-            raise UserError(f"{path}, line {line_number}: {line!r} has one word, not two or more")
+            raise UserError(
+                f"{path}, line {line_number}: {brief(line)} has one word, not two or more"
+            )
         yield line_number, key, value
 
 
@@ -110,7 +117,7 @@ def read_box(path: Path, number: str, text: str) -> Box:
     try:
         left, top, width, height = map(float, text.split())
     except ValueError as error:
-        raise UserError(f"{path}: image {number} has {text!r}, not four numbers") from error
+        raise UserError(f"{path}: image {number} has {brief(text)}, not four numbers") from error
     return Box(left, top, left + width, top + height)
 
 
@@ -127,7 +134,7 @@ def read_parts(
             located[number][indices[part]] = Part(float(x), float(y), visible == "1")
         except (KeyError, ValueError) as error:
             raise UserError(
-                f"{path}, line {line_number}: '{number} {rest}' is not image, part, x, y, visible "
-                f"of an image in images.txt and a part in parts.txt"
+                f"{path}, line {line_number}: {brief(f'{number} {rest}')} is not image, part, x, "
+                "y, visible of an image in images.txt and a part in parts.txt"
             ) from error
     return {number: tuple(parts) for number, parts in located.items()}

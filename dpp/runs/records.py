@@ -104,14 +104,17 @@ def read(path: Path) -> pd.DataFrame:
 def _parse(path: Path, *version: int) -> pd.DataFrame:
     """The table in one version of its file, cached: the paper's tables read it for each cell."""
     try:
-        table = pd.read_csv(path)
+        content = path.read_bytes()
+        table = pd.read_csv(io.BytesIO(content))
         accuracy = table.get("test_accuracy", pd.Series(dtype=float)).astype(float)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}): {REMEDY}") from error
+    if not content.endswith(b"\n"):
+        raise UserError(f"{path} is damaged (it ends within a line): {REMEDY}")
     if "run" not in table:
         raise UserError(f"{path} is damaged (it has no column run): {REMEDY}")
     for name in NUMBERS.intersection(table):
-        if not pd.api.types.is_numeric_dtype(table[name]):
+        if len(table) and not pd.api.types.is_numeric_dtype(table[name]):
             raise UserError(f"{path} is damaged (column {name} has other than numbers): {REMEDY}")
     wrong = accuracy.index[accuracy.notna() & ~accuracy.between(0, 1)]
     if len(wrong):

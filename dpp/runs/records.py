@@ -55,6 +55,11 @@ def stored(experiment: Experiment | Ensemble) -> RunRecord | None:
     return RunRecord(rows.iloc[0].to_dict(), metrics.drop(columns="run").reset_index(drop=True))
 
 
+def of_run(run: runs.Run | EnsembleRun) -> RunRecord:
+    """The record of a finished run, which need not be stored."""
+    return RunRecord(_summary(run), run.metrics)
+
+
 def folder(profile: str) -> Path:
     """Where records of a profile are read: under `DPP_RESULTS`, or if there are none, committed.
 

@@ -6,11 +6,15 @@ import pytest
 import torch
 from tiny_analysis import ask, make_data, make_model
 
+from dpp import runs
 from dpp.analysis import data_study, gradient_study, offset_effect, training_study
 from dpp.analysis import toy_prototype as toy
 from dpp.figures import lesson_charts, lesson_figures
 from dpp.figures.notebook_tables import Table
+from dpp.runs import records
 from dpp.runs.records import RunRecord
+from dpp.system.errors import UserError
+from dpp.training.experiments import example_experiment
 
 
 def test_table_is_the_same_on_every_execution():
@@ -128,6 +132,25 @@ def test_accuracies_follow_the_last_epoch_through_its_stages():
     assert table.loc["a"].tolist() == [0.9, 0.9, 0.9, 0.8]
     left = training_study.left_behind(record)
     assert left == {"prototypes": 6, "source images": 4, "zero connections": 0.5}
+
+
+def test_records_of_a_run_come_with_those_of_its_twins(tmp_path, monkeypatch):
+    run = runs.find_or_committed(example_experiment("mini"))
+    stored = training_study.records_of(run)
+    accuracy = training_study.accuracy_by_stage(stored).loc[run.experiment.backbone]
+    assert list(accuracy.index) == ["stage 1", "stage 2", "stage 3", "rigid", "plain CNN"]
+    assert (
+        accuracy.notna().all()
+        and accuracy["stage 3"]
+        == stored["deformable"][run.experiment.backbone].summary["test_accuracy"]
+        == run.manifest["results"]["test_accuracy"]
+    )
+    monkeypatch.setattr(records, "stored", lambda experiment: None)  # twins were not run
+    missing = training_study.accuracy_by_stage(training_study.records_of(run))
+    assert missing[["rigid", "plain CNN"]].isna().all(axis=None)
+    tree = runs.find_or_committed(example_experiment("mini", model="prototree"))
+    with pytest.raises(UserError, match="is a prototree: give a run of the model deformable"):
+        training_study.records_of(tree)
 
 
 def test_charts_draw_what_they_are_given():

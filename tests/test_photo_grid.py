@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_data import write_cub, write_dogs
 
-from dpp.paper import grid, photo, tables
+from dpp.paper import grid, photo, reproduce, tables
 from dpp.runs.ensembles import Ensemble
 from dpp.system import paths
 from dpp.system.errors import UserError
@@ -87,9 +87,10 @@ def test_all_networks_are_queued_where_torchvision_downloads(machine):
     assert line.startswith("not queued: 6 runs that need ImageNet weights of resnet50_v1")
 
 
-def test_data_that_is_not_there_is_named(machine):
+def test_data_that_is_not_there_is_named(machine, monkeypatch):
+    monkeypatch.setenv("DPP_RUNS", str(machine / "runs"))
     with pytest.raises(UserError, match='nothing can be trained .*"dpp data cub"'):
-        photo.trainable(planned("table1"))
+        reproduce.plan_photo(planned("table1"), jobs=1)
     write_cub(machine / "data" / "CUB_200_2011")
     chosen, [line] = photo.trainable(planned("table1", "dogs_backbones", resnet50="imagenet"))
     assert {plan.data for plan in chosen} == {"cub"}

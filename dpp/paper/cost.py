@@ -36,9 +36,9 @@ from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 
-# Operations a second of one core. Two cores with AVX-512 were seen to train on 45 images a second
-# with a ResNet-34 and 2x2 prototypes, 5.7e9 operations each.
-PACE = 100e9
+# Operations a second of one core in float32. Two cores with AVX-512, busy with other work too, made
+# 16 to 18 maps a second with the frozen layers of a ResNet-34, 6.0e9 operations each.
+PACE = 50e9
 ITEM = 2  # bytes of a cached feature
 ANY = {"seed": 0, "margin": 0.1, "orthogonality": 0.1}  # what costs nothing
 CACHED = ("data", "image_size", "crop_to_box", "backbone", "weights", "frozen_trunk", "views")

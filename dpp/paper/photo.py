@@ -17,7 +17,6 @@ from dpp.networks.backbones import FIRST_RESNET50
 from dpp.networks.pretrained import find_file, find_local
 from dpp.runs.ensembles import Ensemble
 from dpp.system import paths
-from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 
 Plan = Experiment | Ensemble
@@ -56,9 +55,6 @@ def trainable(plans: Iterable[Plan]) -> tuple[list[Plan], list[str]]:
 
     Of an ensemble that cannot be made, the ResNet-34 that sees full images is trained all the same:
     it is what the single networks of Table 3 are compared on.
-
-    Raises:
-        UserError: nothing can be.
     """
     chosen: dict[str, Plan] = {}
     left: dict[tuple[str, str], set[str]] = {}
@@ -73,10 +69,7 @@ def trainable(plans: Iterable[Plan]) -> tuple[list[Plan], list[str]]:
         chosen |= {
             one.name: one for one in alone if one.backbone == "resnet34" and not one.crop_to_box
         }
-    lines = _describe(left)
-    if lines and not chosen:
-        raise UserError(f"nothing can be trained here: {'; '.join(lines)}")
-    return list(chosen.values()), [f"not queued: {line}" for line in lines]
+    return list(chosen.values()), [f"not queued: {line}" for line in _describe(left)]
 
 
 def _describe(left: Mapping[tuple[str, str], set[str]]) -> list[str]:

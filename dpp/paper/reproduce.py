@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from dpp import runs
+from dpp.analysis.training_study import usual_backbones
 from dpp.paper import cost, grid, notebooks, photo, run_queue
 from dpp.paper.regenerate import TOLERANCE, RegeneratedTable
 from dpp.runs import records
@@ -82,6 +83,8 @@ def plan_photo(plans: Iterable[grid.Plan], jobs: int) -> list[grid.Plan]:
     finished = [plan for name, plan in wanted.items() if found[name]]
     todo = [plan for name, plan in wanted.items() if not found[name]]
     chosen, lines = photo.trainable(todo)
+    if lines and not chosen and not finished:
+        raise UserError(f"nothing can be trained here; {'; '.join(lines)}")
     print(*lines, sep="\n", end="\n" * bool(lines), flush=True)
     networks = [plan for plan in grid.unfold(chosen) if not isinstance(plan, Ensemble)]
     unfinished = [plan for plan in networks if not runs.find(plan)]
@@ -100,11 +103,16 @@ def tables_of(stem: str, values: Mapping) -> list[RegeneratedTable]:
 
 def plans_of(stem: str, values: Mapping) -> list[grid.Plan]:
     """The runs that a notebook without a table needs and that are not committed."""
-    if stem == "03_train":
+    if stem == "03_train" and not values["run"]:
+        size = values["kernel_size"]
         return [
             make_experiment(values["profile"], backbone=backbone, seed=values["seed"], **changes)
-            for backbone in values["backbones"]
-            for changes in ({"kernel_size": values["kernel_size"]}, {"model": "cnn"})
+            for backbone in values["backbones"] or usual_backbones(values["profile"])
+            for changes in (
+                {"kernel_size": size},
+                {"kernel_size": size} | grid.RIGID,
+                {"model": "cnn"},
+            )
         ]
     seed = values.get("seed", 0)
     kinds = grid.EXPLAINED.get(stem, ()) if not values.get("run") else ()

@@ -60,6 +60,11 @@ def stored(experiment: Experiment | Ensemble) -> RunRecord | None:
     return RunRecord(rows.iloc[0].to_dict(), metrics)
 
 
+def of_run(run: runs.Run | EnsembleRun) -> RunRecord:
+    """The record of a finished run, which need not be stored."""
+    return RunRecord(_summary(run), run.metrics)
+
+
 def folder(profile: str) -> Path:
     """Where records of a profile are read: under `DPP_RESULTS`, or if there are none, committed.
 

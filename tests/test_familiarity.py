@@ -74,7 +74,7 @@ def test_threshold_leaves_out_the_lowest_of_many():
     known = familiarity.measure(Pixel(1, 1), [batch])
     assert known == Familiarity(threshold=2.0, median=149.5, images=300)
     assert known.describe().startswith("99% of the 300 test images have 2 or more")
-    assert not known.warning(2.0) and "is 1.9; 99%" in known.warning(1.9)
+    assert not known.warning(2.0) and "prototype 1.9; 99%" in known.warning(1.9)
 
 
 def test_test_images_are_familiar(run):
@@ -88,7 +88,7 @@ def test_warning_is_printed_drawn_and_saved(strict, tmp_path, monkeypatch, capsy
     words = ["dpp", "explain", image, "--run", strict.folder, "--out", tmp_path]
     monkeypatch.setattr(sys, "argv", list(map(str, words)))
     assert command_line.main() == 0
-    assert "warning: far from the training images: its highest" in capsys.readouterr().out
+    assert "warning: far from the training images: highest" in capsys.readouterr().out
     (path,) = tmp_path.glob("*.json")
     explanation = explanations.read(path)
     assert explanation.warning.startswith("far from the training images")

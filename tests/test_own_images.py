@@ -21,7 +21,7 @@ from dpp.training.pruning import repeated_prototypes
 from dpp.training.trunk_cache import Missing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SMALL = ("--weights", "none", "--backbone", "resnet18", "--image-size", "32", "--views", "2")
+SMALL = ("--weights", "none", "--backbone", "resnet18", "--image-size", "64", "--views", "2")
 
 
 @pytest.fixture(autouse=True)
@@ -137,13 +137,13 @@ def test_prototypes_at_nearly_the_same_place_are_found():
 
     origins = [
         origin(0, 0, "a", 0),
-        origin(1, 0, "a", 0.9),
-        origin(2, 0, "a", 1.1),
+        origin(1, 0, "a", 1.42),
+        origin(2, 0, "a", 1.6),
         origin(3, 0, "b", 0),
         origin(4, 1, "a", 0),
     ]
     assert repeated_prototypes(origins) == [1]
-    assert repeated_prototypes(origins, within=1.2) == [1, 2]
+    assert repeated_prototypes(origins, within=1) == [2]  # of prototype 1
 
 
 # The command

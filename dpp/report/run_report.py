@@ -233,7 +233,7 @@ def audited(run: Run, network: Network) -> dict:
         steps += " (before projection, after projection, at the end)"
         facts.append((f"{one.split} accuracy", steps))
     repeated = repeated_prototypes(run.origins)
-    facts.append(("repeat another", f"{len(repeated)} of {checked.prototypes} ({REPEATED})"))
+    facts.append(("nearly repeat another", f"{len(repeated)} of {checked.prototypes} ({REPEATED})"))
     groups = [" = ".join(map(str, group)) for group in checked.duplicates]
     if groups:
         facts.append(("equal prototypes", "; ".join(groups)))

@@ -47,15 +47,15 @@ class Familiarity:
         if similarity >= self.threshold - SLACK:
             return ""
         return (
-            f"far from the training images: its highest similarity to a prototype is "
-            f"{similarity:.3g}; {self.describe()}. Do not rely on its class or on the reasons"
+            f"far from the training images: highest similarity to a prototype {similarity:.3g}; "
+            f"{self.describe()}: do not rely on the class or its reasons"
         )
 
     def describe(self) -> str:
         share = f"{1 - SHARE:.0%}" if SHARE * self.images >= 1 else "all"
         return (
-            f"{share} of the {self.images} test images have {self.threshold:.3g} or more, "
-            f"{self.median:.3g} in the median"
+            f"{share} of the {self.images} test images have {self.threshold:.3g} or more "
+            f"(median {self.median:.3g})"
         )
 
 

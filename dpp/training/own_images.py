@@ -23,7 +23,7 @@ from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, make_experiment
 
 LEAST_BATCHES, SMALLEST_BATCH = 3, 8
-LEAST_STEPS = 120
+LEAST_STEPS = 100
 IMAGES_PER_PROTOTYPE, LEAST_PROTOTYPES = 4, 2
 STRETCHED = ("warm_epochs", "second_warm_epochs", "decay_every")  # with the epochs
 SCHEDULE = (*STRETCHED, "epochs", "project_after")

@@ -14,7 +14,7 @@ from dpp.networks import losses
 from dpp.networks.model import DeformableProtoPNet
 from dpp.networks.searching_parts import PartSearch
 
-REPEATED = "same image, parts within one cell"
+REPEATED = "same image, same or next cell"
 COSTS_COUNT = 100  # times as much as vectors, in a comparison: they are about a hundredth of them
 NEAREST, LEAST = 6, 3  # ProtoPNet's: of the 6 nearest training images, at least 3 of the class
 
@@ -112,11 +112,12 @@ def prune(model: DeformableProtoPNet, unused: Tensor) -> Tensor:
     return numbers
 
 
-def repeated_prototypes(origins: Sequence[dict], within: float = 1.0) -> list[int]:
+def repeated_prototypes(origins: Sequence[dict], within: float = 1.5) -> list[int]:
     """The prototypes whose origin is nearly that of an earlier one of their class, by number.
 
     That is `REPEATED`: on the same image, no part is further than `within` cells from its place in
-    the other. They need not be equal, and `merge_duplicates` may keep them.
+    the other, which takes in the next cell diagonally. They need not be equal, and
+    `merge_duplicates` may keep them.
     """
     seen: dict[tuple[int, str], list[Tensor]] = {}
     repeated = []

@@ -108,7 +108,8 @@ def _parse(path: Path, *version: int) -> pd.DataFrame:
         table = pd.read_csv(io.BytesIO(content))
         accuracy = table.get("test_accuracy", pd.Series(dtype=float)).astype(float)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}): {REMEDY}") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged ({reason}): {REMEDY}") from error
     if not content.endswith(b"\n"):
         raise UserError(f"{path} is damaged (it ends within a line): {REMEDY}")
     if "run" not in table:

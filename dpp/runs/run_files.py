@@ -125,7 +125,8 @@ def read_metrics(folder: Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(io.BytesIO(content))
     except ValueError as error:
-        raise UserError(f"{path} is damaged, or is not a table: {error}") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged, or is not a table: {reason}") from error
     if not {"stage", "epoch", "seconds"} <= set(table) or table.empty:
         raise UserError(f"{path} is damaged: it has no stage, epoch or seconds: {REMEDY}")
     numbers = [name for name in table.columns if name not in TEXTS]

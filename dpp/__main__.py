@@ -216,7 +216,7 @@ def add_cache_command(commands: argparse._SubParsersAction) -> None:
         "when it is needed.",
     )
     command.add_argument("--remove", metavar="NAME", help="a cache by its name, or all")
-    command.add_argument("--verify", action="store_true", help="check every byte of the features")
+    command.add_argument("--verify", action="store_true", help="check every byte")
     command.set_defaults(run=run_cache)
 
 

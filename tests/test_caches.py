@@ -56,8 +56,15 @@ def test_cache_is_removed_by_name_or_all(kept, capsys, monkeypatch):
 
 def test_damage_is_found_by_verifying(kept, capsys, monkeypatch):
     assert run("--verify", monkeypatch=monkeypatch) == 0
-    assert "every chunk matches its hash" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("all of it matches its hashes") == 2
     path = kept.folder / "features.bin"
     path.write_bytes(b"\1" + path.read_bytes()[1:])
     assert run("--verify", monkeypatch=monkeypatch) == 1
     assert f'damaged: run "dpp cache --remove {kept.folder.name}' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["pixels.bin", "about.json"])
+def test_damaged_pixels_are_found_by_verifying(kept, tmp_path, name):
+    [path] = (tmp_path / "cache").glob(f"16px-*/{name}")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert [line for line in caches.verify() if "damaged" in line and path.parent.name in line]

@@ -420,3 +420,10 @@ def test_folder_that_is_in_the_way_is_named(cub, root):
     (root / cub.folder).mkdir(parents=True)
     with pytest.raises(UserError, match="move it away"):
         install.install(cub, root)
+
+
+def test_file_that_is_no_archive_is_refused_in_one_line(tmp_path):
+    (tmp_path / "archive.tar").write_bytes(b"no archive")
+    with pytest.raises(UserError, match="archive.tar is damaged or ends early") as caught:
+        unpack(tmp_path / "archive.tar", tmp_path / "folder")
+    assert len(str(caught.value).splitlines()) == 1

@@ -4,6 +4,7 @@ import pytest
 from tiny_data import write_folder
 
 from dpp import runs
+from dpp.paper import run_queue
 from dpp.runs import making
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
@@ -17,6 +18,7 @@ TINY = {"weights": "none", "backbone": "slim_resnet50", "image_size": 32}
         ({}, {"workers": 1000}, "workers=1000: 4,000 processes need about 240 GB"),
         ({"epochs": 2147483647}, {}, "epochs=2,147,483,647: at a second for each"),
         ({"kernel_size": 99, "per_class": 500}, {}, "prototypes of 9,801 parts with .* GB"),
+        ({"train_per_class": 2**31 - 1}, {}, "are 6,442,450,953 images: choose at most 1,000,000"),
         ({"batch_size": 10**9}, {}, "a batch of 1,000,000,000 images of 32 px needs at least"),
     ],
 )
@@ -30,6 +32,11 @@ def test_what_cannot_fit_is_refused_by_an_estimate(changes, options, said, tmp_p
         runs.run(make_experiment("smoke", **(TINY | changes)), root=tmp_path, **options)
     assert len(str(caught.value).splitlines()) == 1
     assert not any(tmp_path.iterdir())
+
+
+def test_more_jobs_than_fit_are_refused():
+    with pytest.raises(UserError, match="jobs=1000: so many runs at a time need about 400 GB"):
+        run_queue.choose_jobs(1000)
 
 
 def test_usual_experiments_fit():

@@ -87,6 +87,15 @@ def test_record_without_its_epochs_is_refused(results, tmp_path, text):
         records.stored(run.experiment)
 
 
+def test_table_of_uneven_lines_is_refused_in_one_line(results, tmp_path):
+    run = make_run(tmp_path / "runs")
+    records.store(run)
+    (results / "smoke" / "epochs.csv").write_text("run,a\n1,2\n1,2,3,4\n")
+    with pytest.raises(UserError, match="epochs.csv is damaged") as caught:
+        records.stored(run.experiment)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 @pytest.mark.parametrize("name", ["runs.csv", "epochs.csv"])
 def test_table_that_ends_within_a_line_is_refused(results, tmp_path, name):
     run = make_run(tmp_path / "runs")

@@ -8,7 +8,7 @@ from pathlib import Path, PureWindowsPath
 from tqdm.auto import tqdm
 
 from dpp.data.disk_space import check_space
-from dpp.system.errors import UserError
+from dpp.system.errors import UserError, one_line
 
 DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError)
 
@@ -29,7 +29,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 check_member(archive, member)
                 count, size = count + 1, size + member.size
     except DAMAGE as error:
-        raise UserError(f"archive {archive} is damaged or ends early: {error}") from error
+        raise UserError(f"archive {archive} is damaged or ends early: {one_line(error)}") from error
     if not count:
         raise UserError(f"archive {archive} is empty")
     check_space(folder, size, f"unpacking {archive.name}")
@@ -44,7 +44,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 tar.extract(member, folder, **options)
                 bar.update()
     except DAMAGE as error:
-        raise UserError(f"archive {archive} could not be unpacked: {error}") from error
+        raise UserError(f"archive {archive} could not be unpacked: {one_line(error)}") from error
 
 
 def check_member(archive: Path, member: tarfile.TarInfo) -> None:

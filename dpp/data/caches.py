@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from dpp.data.cache import is_whole
 from dpp.data.feature_store import allocated, reopen
 from dpp.system import files
 from dpp.system.errors import UserError
@@ -90,16 +91,21 @@ def remove(name: str, root: Path | None = None) -> list[KeptCache]:
 
 
 def verify(root: Path | None = None) -> list[str]:
-    """Reads every byte of the complete caches of trunk features; a line for each."""
+    """Reads every byte of the complete caches; a line for each."""
     lines = []
     for cache in find_caches(root):
-        if cache.folder.parent.name != "trunk" or cache.folder.suffix == ".part":
+        if cache.folder.suffix == ".part" or cache.name.startswith("."):
             continue
-        try:
-            store = reopen(cache.folder)
-            wrong = store.verify() if store.folder == cache.folder else [0]
-        except (UserError, KeyError, TypeError, ValueError, OSError, AttributeError):
-            wrong = [0]
+        whole = trunk_is_whole if cache.folder.parent.name == "trunk" else is_whole
         advice = f'damaged: run "dpp cache --remove {cache.name}"'
-        lines.append(f"{cache.name}  {advice if wrong else 'every chunk matches its hash'}")
+        matches = whole(cache.folder)
+        lines.append(f"{cache.name}  {'all of it matches its hashes' if matches else advice}")
     return lines
+
+
+def trunk_is_whole(folder: Path) -> bool:
+    try:
+        store = reopen(folder)
+        return store.folder == folder and not store.verify()
+    except (UserError, KeyError, TypeError, ValueError, OSError, AttributeError):
+        return False

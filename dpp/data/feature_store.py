@@ -117,7 +117,8 @@ class FeatureStore:
         try:
             about = files.read_json(folder / "about.json")
             digests = about["chunks"]
-            fits = about["key"] == self.key and len(digests) == len(self.chunks())
+            fits = about["key"] == self.key and isinstance(digests, list)
+            fits = fits and len(digests) == len(self.chunks())
             return digests if fits and (folder / "features.bin").is_file() else None
         except (UserError, KeyError, TypeError):
             return None

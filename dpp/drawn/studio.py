@@ -29,6 +29,7 @@ STAMP = "drawn.json"
 SMALLEST, LARGEST = 16, 2048  # image sizes in pixels
 STRONGEST_POSE = 2.0
 FEWEST_TRAINING_IMAGES = 2  # of a class, one of which is kept for validation
+MOST_IMAGES = 1_000_000  # hours of drawing
 WORTH_A_POOL = 100  # images; fewer are drawn before other processes have started
 
 
@@ -49,6 +50,12 @@ class Settings:
             raise UserError(
                 f"train_per_class={self.train_per_class}, test_per_class={self.test_per_class}: "
                 f"each class needs {FEWEST_TRAINING_IMAGES} training images and 1 test image"
+            )
+        images = self.classes * (self.train_per_class + self.test_per_class)
+        if images > MOST_IMAGES:
+            raise UserError(
+                f"{self.classes} classes of {self.train_per_class} + {self.test_per_class} are "
+                f"{images:,} images: choose at most {MOST_IMAGES:,} in all"
             )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise UserError(f"seed={self.seed!r}: choose a whole number")

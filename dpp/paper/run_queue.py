@@ -19,7 +19,7 @@ from dpp.data import catalogue
 from dpp.methods.table import METHODS
 from dpp.paper.grid import needs, unfold
 from dpp.paper.photo import Plan, members
-from dpp.runs import ensembles, run_files
+from dpp.runs import ensembles, limits, run_files
 from dpp.runs.ensembles import Ensemble, EnsembleRun
 from dpp.system import files, paths, worker_pool
 from dpp.system.errors import UserError
@@ -108,8 +108,7 @@ def run_all(
 
 def choose_jobs(jobs: int) -> tuple[int, list[str]]:
     """How many processes, and the devices among which they take turns."""
-    if jobs < 0:
-        raise UserError(f"jobs: expected a number from 0, got {jobs}")
+    limits.check_jobs(jobs)
     devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
     usual = len(devices) if devices != ["cpu"] else min(worker_pool.count_cores(), MOST_JOBS)
     return jobs or usual, devices

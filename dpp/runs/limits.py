@@ -9,6 +9,7 @@ from pathlib import Path
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 
+JOB_BYTES = 400e6  # that a process which trains has to itself
 WORKER_BYTES = 60e6  # that a process which prepares batches has to itself
 LOADERS = 4  # each with its own processes: training, projection, validation, test
 MOST_EPOCHS = 100_000
@@ -26,6 +27,18 @@ def check_workers(workers: int) -> None:
             f"workers={workers}: {LOADERS * workers:,} processes need about {needed / 1e9:.0f} GB "
             f"and {free / 1e9:.1f} GB are free: choose at most "
             f"{int(free / LOADERS / WORKER_BYTES)}, better as many as there are cores"
+        )
+
+
+def check_jobs(jobs: int) -> None:
+    """Raises a `UserError` for a number of runs at a time that is negative or does not fit."""
+    if jobs < 0:
+        raise UserError(f"jobs: expected a number from 0, got {jobs}")
+    needed, free = jobs * JOB_BYTES, available_memory()
+    if needed > free:
+        raise UserError(
+            f"jobs={jobs}: so many runs at a time need about {needed / 1e9:.0f} GB and "
+            f"{free / 1e9:.1f} GB are free: choose at most {int(free / JOB_BYTES)}"
         )
 
 

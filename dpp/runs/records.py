@@ -16,7 +16,7 @@ from dpp import runs
 from dpp.runs import ensembles
 from dpp.runs.ensembles import Ensemble, EnsembleRun
 from dpp.system import files, paths
-from dpp.system.errors import UserError
+from dpp.system.errors import UserError, one_line
 from dpp.training.experiments import Experiment
 
 RUNS, EPOCHS = "runs.csv", "epochs.csv"
@@ -113,7 +113,7 @@ def _parse(path: Path, *version: int) -> pd.DataFrame:
         table = pd.read_csv(io.BytesIO(content))
         accuracy = table.get("test_accuracy", pd.Series(dtype=float)).astype(float)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}): {REMEDY}") from error
+        raise UserError(f"{path} is damaged ({one_line(error)}): {REMEDY}") from error
     if not content.endswith(b"\n"):
         raise UserError(f"{path} is damaged (it ends within a line): {REMEDY}")
     if "run" not in table:

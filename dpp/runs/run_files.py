@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from dpp.system import files
-from dpp.system.errors import UserError
+from dpp.system.errors import UserError, one_line
 from dpp.training.experiments import Experiment
 from dpp.training.projection import Origin
 
@@ -125,7 +125,7 @@ def read_metrics(folder: Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(io.BytesIO(content))
     except ValueError as error:
-        raise UserError(f"{path} is damaged, or is not a table: {error}") from error
+        raise UserError(f"{path} is damaged, or is not a table: {one_line(error)}") from error
     if not {"stage", "epoch", "seconds"} <= set(table) or table.empty:
         raise UserError(f"{path} is damaged: it has no stage, epoch or seconds: {REMEDY}")
     numbers = [name for name in table.columns if name not in TEXTS]

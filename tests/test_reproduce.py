@@ -152,7 +152,8 @@ def test_readme_status_has_photo_runs_as_they_come(tmp_path, monkeypatch):
     assert "| 1 | Baseline, Res34 | 76.0 | not run |" in before and "| 0 run | 81 run |" in before
     [plan] = grid.cells("table1", "photo")["Baseline", "Res34"]
     rows = pd.DataFrame({"run": [plan.name], "test_accuracy": [0.7123]})
-    records._replace(tmp_path / "photo" / records.RUNS, rows)
+    for name in (records.RUNS, records.EPOCHS):
+        records._replace(tmp_path / "photo" / name, rows)
     after = readme_table.as_markdown()
     assert (
         "| 1 | Baseline, Res34 | 76.0 | 71.2 (n = 1) |" in after and "| 1 run | 81 run |" in after

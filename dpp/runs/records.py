@@ -54,7 +54,7 @@ def stored(experiment: Experiment | Ensemble) -> RunRecord | None:
         return None
     metrics = epochs[epochs.run == experiment.name].drop(columns="run")
     if metrics.empty:
-        path = paths.results(experiment.profile) / EPOCHS
+        path = folder(experiment.profile) / EPOCHS
         raise UserError(f"{path} has no rows of {experiment.name}, which {RUNS} has: {REMEDY}")
     metrics = metrics.dropna(axis="columns", how="all").reset_index(drop=True)
     return RunRecord(rows.iloc[0].to_dict(), metrics)

@@ -93,3 +93,10 @@ def test_a_run_that_stops_after_the_start_resumes_to_the_same_weights(birds):
 def test_uniform_start_has_no_stage_before_the_first_epoch(birds):
     trainer = make_trainer(birds, prototype_start="uniform")
     assert trainer.tasks[0].stage == "train" and trainer.tasks[0].epoch == 1
+
+
+def test_centres_are_on_a_map_that_is_smaller_than_a_prototype():
+    centres = draw_centres(torch.ones(50, 2, 2), reach=1)
+    assert centres.shape == (50, 1) and set(centres.flatten().tolist()) <= {0, 1, 2, 3}
+    middle = draw_centres(torch.ones(50, 3, 3), reach=1)
+    assert set(middle.flatten().tolist()) == {4}

@@ -47,11 +47,11 @@ def prepare(profile: str | None, given: dict, root: Path | None, device: str) ->
     counts = images_per_class(train, len(source.class_names)).tolist()
     if profile:
         experiment, choices = make_experiment(profile, **given), ()
-        if experiment.weights == "base":
-            base_experiment(experiment)  # refuses: they are for drawn data
-        own_images.check_batch(experiment.batch_size, sum(counts))
     else:
         experiment, choices = own_images.choose("photo", counts, given)
+    if experiment.weights == "base":
+        base_experiment(experiment)  # refuses: they are for drawn data
+    own_images.check_batch(experiment.batch_size, sum(counts))
     say(*describe_folder(source, train, validation))
     say(*describe_choices(experiment, choices))
     say(*(f"warning: {w}" for w in own_images.warnings(counts, len(validation), experiment)))

@@ -64,7 +64,11 @@ def choose_images(labels: Tensor, prototype_classes: Tensor) -> Tensor:
 
 
 def draw_centres(weights: Tensor, reach: int) -> Tensor:
-    """One cell (Q, 1), a flat index, of each map of weights (Q, H, W), `reach` from its border."""
+    """One cell (Q, 1), a flat index, of each map of weights (Q, H, W), `reach` from its border.
+
+    On a map that is too small for that, as far from its border as there are cells.
+    """
+    reach = min(reach, *((size - 1) // 2 for size in weights.shape[1:]))
     inner = torch.zeros_like(weights)
     middle = (slice(None), *(slice(reach, size - reach) for size in weights.shape[1:]))
     inner[middle] = weights[middle] + torch.finfo(weights.dtype).tiny  # also where all are zero

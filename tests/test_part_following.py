@@ -6,10 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_runs import tiny
 from tiny_analysis import ask, make_data, make_model
 from tiny_network import TinyBackbone
 
-from dpp.analysis import Network, joint_study, part_following
+from dpp import runs
+from dpp.analysis import Network, following_study, joint_study, part_following
 from dpp.data import read_cub
 from dpp.drawn import posebirds
 from dpp.drawn.species import kinds
@@ -145,6 +147,15 @@ def test_data_without_marks_are_refused(data):
         part_following.land(ask(make_model("dilated"), data), data.splits.test)
 
 
+def test_features_are_computed_once_and_seen_as_the_network_and_at_rest(data):
+    network = ask(make_model("dilated"), data)
+    images = data.splits.test.batch([(0, 0), (0, 3)]).images
+    found = part_following.see(network, images)
+    assert found["moved"].scores.equal(network.inspect(images).scores)
+    held = network.exchange(offsets=None).inspect(images)
+    assert found["at rest"].scores.equal(held.scores) and found["at rest"].offsets is None
+
+
 def test_turning_the_neck_moves_the_head_and_nothing_else():
     kind = kinds(3, base=False)[2]
     turned = joint_study.turn_joint(kind, 1, 96, 1.0, "neck", 30.0)
@@ -200,3 +211,20 @@ def test_slope_of_parts_that_go_half_the_way_is_a_half():
     noise = half.assign(down=np.random.default_rng(1).normal(size=50))
     assert joint_study.slope_of(noise)["R2"] < 0.5
     assert joint_study.slope_of(half.assign(down=0.0, right=0.0))["slope"] == 0
+
+
+@pytest.mark.parametrize("deformation", ["predicted", "search"])
+def test_study_has_the_measures_of_a_run(tmp_path, deformation):
+    short = {"epochs": 1, "warm_epochs": 0, "second_warm_epochs": 0, "project_after": (1,)}
+    experiment = tiny(**short, kernel_size=2, deformation=deformation, cut_after="layer2")
+    run = runs.run(experiment, root=tmp_path, device="cpu", progress=False)
+    found = following_study.study(run, birds=1, images=1)
+    network, splits = Network.of(run), runs.load_splits(experiment, run.source)
+    assert found["cell"] == 4 and len(network.cell_centres) == 8
+    within = 1.0  # cells: an eighth of the image
+    means = part_following.follow(network, splits.projection, splits.test, within)
+    means = means.groupby("kind")[["share", "distance"]].mean()
+    assert found["share moved"] == pytest.approx(means.share["moved"])
+    assert found["distance at rest"] == pytest.approx(4 * means.distance["at rest"])
+    assert found["accuracy"] == pytest.approx(run.manifest["results"]["test_accuracy"])
+    assert {"slope moved", "R2 at rest", "gain others", "half"} <= found.keys()

@@ -118,9 +118,13 @@ class Network:
         return self.familiarity.warning(float(highest_similarity(self.model, output.scores)[0]))
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Images (N, 3, size, size) on the model's device, in its precision and memory layout."""
+        """Images (N, 3, size, size) on the model's device, in its precision and memory layout.
+
+        What a frozen trunk made of images (`TrunkFeatures`) may take their place.
+        """
         parameter = next(self.model.parameters())
-        return to_device(images, parameter.device).to(parameter.dtype)
+        shown = to_device(images, parameter.device)
+        return shown.to(parameter.dtype) if isinstance(shown, Tensor) else shown
 
     def label_of(self, wanted: int | str) -> int:
         """A class by its number or name."""

@@ -9,8 +9,10 @@ from dpp.analysis.figure_data import check_deformable
 from dpp.analysis.network import Network
 from dpp.data.batches import Batch, ImageDataset, batches, make_loader
 from dpp.networks.losses import own_class
-from dpp.networks.model import offsets_at
+from dpp.networks.model import DeformableProtoPNet
+from dpp.networks.prototypes import OffsetBranch
 from dpp.reference import resting_places
+from dpp.system.errors import UserError
 
 BATCH = 50  # images that are inspected at a time
 
@@ -33,7 +35,7 @@ def effect_of_offsets(network: Network, dataset: ImageDataset, reach: float = 2.
         classified correctly, `correct_moved` and `correct_at_rest`; `distance`, the mean over the
         parts of how far they moved, in cells.
     """
-    check_deformable(network)
+    check_moving(network)
     rows = [_compare(network, batch, reach) for batch in batches(make_loader(dataset, BATCH))]
     return pd.concat(rows, ignore_index=True)
 
@@ -44,8 +46,8 @@ def _compare(network: Network, batch: Batch, reach: float) -> pd.DataFrame:
     others = ~own_class(batch.labels, layer.classes)
     similarity, best = moved.scores.masked_fill(others, -1).max(dim=1)
     at_rest = held.scores.masked_fill(others, -1).amax(dim=1)
-    centres = moved.places.gather(1, best[:, None])  # (N, 1)
-    offsets = offsets_at(moved.offsets, centres)[:, 0]  # (N, parts, 2)
+    rows = torch.arange(len(best), device=best.device)
+    offsets = network.model.displacements(moved, best)[rows, rows].to(similarity)  # (N, parts, 2)
     searched = _search(moved.z, layer.normalised(), layer.geometry["dilation"], best, reach)
     return pd.DataFrame(
         {
@@ -57,6 +59,13 @@ def _compare(network: Network, batch: Batch, reach: float) -> pd.DataFrame:
             "distance": offsets.norm(dim=2).mean(dim=1),
         }
     )
+
+
+def check_moving(network: Network) -> DeformableProtoPNet:
+    model = check_deformable(network)
+    if model.offsets is None:
+        raise UserError(f"{network.name} has parts that do not move: choose a deformable run")
+    return model
 
 
 def _search(z: Tensor, prototypes: Tensor, dilation: int, chosen: Tensor, reach: float) -> Tensor:
@@ -83,7 +92,10 @@ def offset_spread(network: Network, dataset: ImageDataset) -> pd.DataFrame:
         `with_place`, the standard deviation of what depends on the centre alone, and `with_image`,
         that of the rest, both in cells.
     """
-    check_deformable(network)
+    if not isinstance(check_moving(network).offsets, OffsetBranch):
+        raise UserError(
+            f"{network.name} predicts no offsets: choose a run with deformation predicted"
+        )
     loader = batches(make_loader(dataset, BATCH))
     field = torch.cat([network.inspect(batch.images).offsets for batch in loader])
     field = field.unflatten(1, (-1, 2)).double()  # (N, parts, 2, H, W)

@@ -12,11 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from dpp.analysis.figure_data import check_deformable
 from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset, batches, make_loader
 from dpp.networks.losses import own_class
+from dpp.networks.model import Output
 from dpp.system.errors import UserError
 
 BATCH = 50  # images that are inspected at a time
@@ -45,7 +47,16 @@ def held_at_rest(network: Network) -> Network:
 
 
 @torch.no_grad()
-def land(network: Network, dataset: ImageDataset) -> dict[int, Landing]:
+def see(network: Network, images) -> dict[str, Output]:
+    """What a network sees in images `moved`, and `at rest`; features are computed once for both."""
+    features = network.model.backbone(network.prepare(images))
+    given = network.exchange(backbone=nn.Identity())
+    pair = {"moved": given, "at rest": held_at_rest(given)}
+    return {kind: one.model.inspect(features) for kind, one in pair.items()}
+
+
+@torch.no_grad()
+def land(network: Network, dataset: ImageDataset) -> dict[str, dict[int, Landing]]:
     """Where the parts of each class's prototypes lie on the images of that class.
 
     Args:
@@ -53,7 +64,7 @@ def land(network: Network, dataset: ImageDataset) -> dict[int, Landing]:
         dataset: un-augmented, with marked parts of the animal.
 
     Returns:
-        By class.
+        `moved` and `at rest`, by class.
     """
     model = check_deformable(network)
     if not any(record.parts for record in dataset.records):
@@ -62,23 +73,28 @@ def land(network: Network, dataset: ImageDataset) -> dict[int, Landing]:
             "such as posebirds or cub"
         )
     owners = torch.tensor(network.labels)
-    found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    found: dict[str, dict[int, list[Landing]]] = {}
     for batch in batches(make_loader(dataset, BATCH)):
-        output = network.inspect(batch.images)
-        cells = tuple(output.z.shape[2:])
-        for label in batch.labels.unique().tolist():
-            rows = (batch.labels == label).nonzero().flatten()
-            numbers = (owners == label).nonzero().flatten()
-            places = model.part_places(output.of_images(rows), numbers).cpu().numpy()
-            indices = batch.indices[rows].tolist()
-            marks = np.stack([marks_of(network, dataset.records[i], cells) for i in indices])
-            found.setdefault(label, []).append((places, marks))
-    landings = {}
-    for label, pieces in sorted(found.items()):
-        places, marks = (np.concatenate(one) for one in zip(*pieces, strict=True))
-        numbers = (owners == label).nonzero().flatten().numpy()
-        landings[label] = Landing(numbers, places, marks)
-    return landings
+        for kind, output in see(network, batch.images).items():
+            cells = tuple(output.z.shape[2:])
+            for label in batch.labels.unique().tolist():
+                rows = (batch.labels == label).nonzero().flatten()
+                numbers = (owners == label).nonzero().flatten()
+                places = model.part_places(output.of_images(rows), numbers).cpu().numpy()
+                records = [dataset.records[index] for index in batch.indices[rows].tolist()]
+                marks = np.stack([marks_of(network, record, cells) for record in records])
+                pieces = found.setdefault(kind, {}).setdefault(label, [])
+                pieces.append(Landing(numbers.numpy(), places, marks))
+    return {
+        kind: {label: _join(pieces) for label, pieces in sorted(by_class.items())}
+        for kind, by_class in found.items()
+    }
+
+
+def _join(pieces: list[Landing]) -> Landing:
+    """One class's landings of several batches as one."""
+    _, places, marks = (np.concatenate(one) for one in zip(*pieces, strict=True))
+    return Landing(pieces[0].prototypes, places, marks)
 
 
 def marks_of(network: Network, record, cells: tuple[int, int]) -> np.ndarray:
@@ -139,15 +155,13 @@ def follow(
         `elsewhere`; `distance` to it, the median over those images, and `elsewhere distance`.
     """
     names, groups = true_parts(network.source.part_names)
+    before, after = land(network, reference), land(network, dataset)
     rows = []
-    for kind, one in {"moved": network, "at rest": held_at_rest(network)}.items():
-        before, after = land(one, reference), land(one, dataset)
-        for label in after:
-            own = own_true_parts(distances(*before[label][1:], groups), within)
-            rows += [
-                {"kind": kind, "label": label} | row
-                for row in _rows_of(after[label], groups, own, names, within)
-            ]
+    for kind, landings in after.items():
+        for label, landing in landings.items():
+            own = own_true_parts(distances(*before[kind][label][1:], groups), within)
+            about = {"kind": kind, "label": label}
+            rows += [about | row for row in _rows_of(landing, groups, own, names, within)]
     return pd.DataFrame(rows)
 
 
@@ -205,7 +219,7 @@ def gain_by_moving(network: Network, dataset: ImageDataset) -> pd.DataFrame:
     rows = []
     for batch in batches(make_loader(dataset, BATCH)):
         labels = batch.labels.to(classes.device)
-        moved, held = (one.inspect(batch.images) for one in (network, held_at_rest(network)))
+        moved, held = see(network, batch.images).values()
         gain = (moved.scores - held.scores).double()
         own = own_class(labels, classes).double()
         columns = {

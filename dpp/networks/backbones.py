@@ -94,7 +94,10 @@ class Backbone(TrunkAndHead):
                 f"cut_after: the map of {self.name} after {last} may be negative, which prototypes "
                 "do not allow: choose a layer that ends with a ReLU"
             )
+        training = self.training
+        self.eval()  # a real pass must not change the batch-norm statistics
         self.channels, _ = self._native_map(224)
+        self.train(training)
         self.stride = self._walk(224)[1]
 
     def cell_centres(self, size: int) -> tuple[float, ...]:

@@ -1,0 +1,61 @@
+"""All measures of one run in one row: whether its parts follow, and what its cells see."""
+
+from dpp.analysis import joint_study, part_following, receptive_field
+from dpp.analysis.network import Network
+from dpp.analysis.part_following import held_at_rest, summarise
+from dpp.data.batches import Splits
+from dpp.runs import Run, load_splits
+from dpp.training.trunk_cache import cache_splits
+
+NEAR = 1 / 8  # of the image's side: how far a part may be from a true part that it lands on
+
+
+def study(run: Run, *, near: float = NEAR, birds: int = 3, images: int = 6) -> dict[str, float]:
+    """Measures a run of Deformable ProtoPNet, or of its extension, on its test images.
+
+    Args:
+        run: finished, on data with marked parts.
+        near: how far a part may be from a true part that it lands on, as a share of the image's
+            side, so that maps of any resolution can be compared.
+        birds: of each class, whose joints are turned; PoseBirds only.
+        images: of the effective receptive field.
+
+    Returns:
+        `accuracy`, `accuracy at rest`; `offset`, the median in cells; `share`, `elsewhere` and
+        `distance` of `part_following.follow`, each `moved` and `at rest`, distances in pixels of
+        the network's input; `gain own` and `gain others`; `slope` and `R2` of the one-joint test,
+        `moved` and `at rest`; `half` and `most` of the effective receptive field, in pixels.
+    """
+    network, splits = Network.of(run), splits_of(run)
+    pace = network.size / len(network.cell_centres)  # pixels of a cell
+    within = near * network.size / pace
+    row = {"offset": run.manifest["results"].get("test_offset", 0.0), "cell": pace}
+    followed = summarise(
+        part_following.follow(network, splits.projection, splits.test, within=within)
+    )
+    for kind, means in followed.iterrows():
+        row |= {f"share {kind}": means["share"], f"elsewhere {kind}": means["elsewhere"]}
+        row[f"distance {kind}"] = means["distance"] * pace
+    gain = part_following.gain_by_moving(network, splits.test)
+    row |= {
+        "accuracy": gain["correct moved"].mean(),
+        "accuracy at rest": gain["correct at rest"].mean(),
+    }
+    row |= {"gain own": gain.own.mean(), "gain others": gain.others.mean()}
+    if run.experiment.data == "posebirds":
+        for kind, one in {"moved": network, "at rest": held_at_rest(network)}.items():
+            given = {"birds": birds, "pose": run.experiment.pose, "within": within}
+            line = joint_study.slope_of(joint_study.answer_to_joints(one, **given))
+            row |= {f"slope {kind}": line["slope"], f"R2 {kind}": line["R2"]}
+    field = receptive_field.field_of(network, load_splits(run.experiment, run.source).test, images)
+    return {
+        name: float(value) for name, value in (row | dict(field[["half", "most"]].mean())).items()
+    }
+
+
+def splits_of(run: Run) -> Splits:
+    """The images of a run, or what its frozen trunk made of them, if that is kept."""
+    splits = load_splits(run.experiment, run.source)
+    if not run.experiment.views:
+        return splits
+    return cache_splits(splits, run.load_model().backbone)

@@ -134,17 +134,13 @@ def test_accuracies_follow_the_last_epoch_through_its_stages():
     assert left == {"prototypes": 6, "source images": 4, "zero connections": 0.5}
 
 
-def test_records_of_a_run_come_with_those_of_its_twins(tmp_path, monkeypatch):
+def test_records_of_a_run_come_with_those_of_its_twins(monkeypatch):
     run = runs.find_or_committed(example_experiment("mini"))
     stored = training_study.records_of(run)
     accuracy = training_study.accuracy_by_stage(stored).loc[run.experiment.backbone]
     assert list(accuracy.index) == ["stage 1", "stage 2", "stage 3", "rigid", "plain CNN"]
-    assert (
-        accuracy.notna().all()
-        and accuracy["stage 3"]
-        == stored["deformable"][run.experiment.backbone].summary["test_accuracy"]
-        == run.manifest["results"]["test_accuracy"]
-    )
+    assert accuracy.notna().all()
+    assert accuracy["stage 3"] == pytest.approx(run.manifest["results"]["test_accuracy"], abs=1e-5)
     monkeypatch.setattr(records, "stored", lambda experiment: None)  # twins were not run
     missing = training_study.accuracy_by_stage(training_study.records_of(run))
     assert missing[["rigid", "plain CNN"]].isna().all(axis=None)

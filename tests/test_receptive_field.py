@@ -58,6 +58,14 @@ def test_weights_are_the_squared_jacobian_of_the_direction():
     torch.testing.assert_close(found, expected / expected.sum(), atol=4e-3, rtol=0.05)
 
 
+def test_inner_cells_are_on_the_map_however_small_it_is():
+    assert receptive_field.inner_cells(14, 3)[0] == (4, 4)
+    for count in range(1, 9):
+        assert all(
+            0 <= place < count for cell in receptive_field.inner_cells(count) for place in cell
+        )
+
+
 def test_quantile_is_linear_within_a_pixel():
     assert receptive_field.weighted_quantile(np.array([1.0, 2.0, 1.0]), 0.5) == 1.5
     assert receptive_field.weighted_quantile(np.array([0.0, 4.0]), 0.25) == 1.25

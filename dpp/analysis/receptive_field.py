@@ -129,7 +129,7 @@ def effective_field(
 
 def inner_cells(count: int, apart: int = 2) -> list[tuple[int, int]]:
     """Nine cells in and around the middle of a map of so many rows and columns."""
-    middle = count // 2
+    middle, apart = count // 2, min(apart, (count - 1) // 2)
     places = (middle - apart, middle, middle + apart)
     return [(row, column) for row in places for column in places]
 

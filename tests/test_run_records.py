@@ -104,3 +104,12 @@ def test_table_that_ends_within_a_line_is_refused(results, tmp_path, name):
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(UserError, match=f"{name} is damaged .it ends within a line"):
         records.stored(run.experiment)
+
+
+def test_table_without_its_accuracies_is_refused(results, tmp_path):
+    run = make_run(tmp_path / "runs")
+    records.store(run)
+    path = results / "smoke" / "runs.csv"
+    path.write_text(path.read_text().replace("test_accuracy", "test_accurace"))
+    with pytest.raises(UserError, match="runs.csv is damaged .it has no column test_accuracy"):
+        records.stored(run.experiment)

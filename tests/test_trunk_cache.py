@@ -363,6 +363,6 @@ def test_truncated_photograph_is_named_before_anything_is_computed(birds, root, 
     copy = shutil.copytree(birds, tmp_path / "copy")
     broken = sorted((copy / "images").rglob("*.jpg"))[5]
     broken.write_bytes(broken.read_bytes()[: broken.stat().st_size // 2])
-    with pytest.raises(UserError, match=f"image {broken} cannot be decoded .*truncated"):
+    with pytest.raises(UserError, match=f"image {broken} cannot be decoded"):
         runs.run(photo_experiment(copy), root=tmp_path / "runs", progress=False)
     assert not (root / "cache" / "trunk").exists()

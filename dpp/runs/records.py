@@ -116,8 +116,9 @@ def _parse(path: Path, *version: int) -> pd.DataFrame:
         raise UserError(f"{path} is damaged ({one_line(error)}): {REMEDY}") from error
     if not content.endswith(b"\n"):
         raise UserError(f"{path} is damaged (it ends within a line): {REMEDY}")
-    if "run" not in table:
-        raise UserError(f"{path} is damaged (it has no column run): {REMEDY}")
+    needed = {"run", "test_accuracy", "seconds"} if path.name == RUNS and len(table) else {"run"}
+    if lacking := sorted(needed - set(table)):
+        raise UserError(f"{path} is damaged (it has no column {lacking[0]}): {REMEDY}")
     for name in NUMBERS.intersection(table):
         if len(table) and not pd.api.types.is_numeric_dtype(table[name]):
             raise UserError(f"{path} is damaged (column {name} has other than numbers): {REMEDY}")

@@ -370,7 +370,7 @@ def test_file_that_holds_no_explanation_is_refused(data, tmp_path):
     content = json.loads(file.read_text())
     del content["classes"][0]["others"]
     file.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="not a complete Reasoning: KeyError.*others"):
+    with pytest.raises(UserError, match="not a complete Reasoning: TypeError.*others"):
         explanations.read(file)
 
 

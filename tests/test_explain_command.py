@@ -140,7 +140,7 @@ def test_folder_that_is_no_run_is_refused(dpp, command, trained, tmp_path):
     assert "there is no finished run in nowhere" in refused(dpp(*command, "nowhere"))
     shutil.copytree(trained.folder, tmp_path / "half")
     (tmp_path / "half" / "experiment.json").unlink()
-    assert "experiment.json cannot be read" in refused(dpp(*command, "half"))
+    assert "experiment.json is missing" in refused(dpp(*command, "half"))
 
 
 def test_folder_that_cannot_be_written_to_is_refused(dpp, trained, tmp_path):

@@ -151,7 +151,7 @@ def test_readme_status_has_photo_runs_as_they_come(tmp_path, monkeypatch):
     before = readme_table.as_markdown()
     assert "| 1 | Baseline, Res34 | 76.0 | not run |" in before and "| 0 run | 81 run |" in before
     [plan] = grid.cells("table1", "photo")["Baseline", "Res34"]
-    rows = pd.DataFrame({"run": [plan.name], "test_accuracy": [0.7123]})
+    rows = pd.DataFrame({"run": [plan.name], "test_accuracy": [0.7123], "seconds": [1.0]})
     for name in (records.RUNS, records.EPOCHS):
         records._replace(tmp_path / "photo" / name, rows)
     after = readme_table.as_markdown()
@@ -239,7 +239,7 @@ from pathlib import Path
 import pandas as pd
 from dpp.runs import records
 for number in range(20):
-    row = {"run": [f"{sys.argv[2]}-{number}"], "test_accuracy": [0.5]}
+    row = {"run": [f"{sys.argv[2]}-{number}"], "test_accuracy": [0.5], "seconds": [1.0]}
     records._replace(Path(sys.argv[1]) / records.RUNS, pd.DataFrame(row))
 """
 

@@ -276,6 +276,8 @@ def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
             "project_after": (10,),
             "data": "posedogs",
             "offset_start": "he",
+            "prototype_start": "features",
+            "deformation": "search",
         }
         other = others.get(entry.name, f"{value}x" if isinstance(value, str) else None)
         if other is None:

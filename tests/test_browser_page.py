@@ -43,6 +43,8 @@ NOTEBOOK = "12_browse_prototypes.ipynb"
 SCREENSHOTS = ROOT / "screenshots"
 TOKEN = "a-token-of-this-test"
 PATIENCE = 120_000  # milliseconds: the machine may be busy
+if sync_playwright is not None:
+    expect.set_options(timeout=PATIENCE)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 # What JupyterLab itself says, whatever is shown in it; the last is Notebook's, of an empty one too.
 HARMLESS = re.compile(
@@ -219,7 +221,7 @@ def text(page) -> str:
 def says(page, *words: str) -> None:
     """Waits until the first browser says all of these."""
     for word in words:
-        expect(first(page)).to_contain_text(word, use_inner_text=True, timeout=PATIENCE)
+        expect(first(page)).to_contain_text(word, use_inner_text=True)
 
 
 def exported(page, lab, kind: str = "JSON") -> bytes:
@@ -290,7 +292,7 @@ def test_every_control_works_by_mouse_and_keyboard(lab, tmp_path):
         images = first(page).get_by_label("Test image").locator("option")
         before = images.all_inner_texts()
         choose(page, "Images of", 2)
-        expect(images).not_to_have_text(before, timeout=PATIENCE)
+        expect(images).not_to_have_text(before)
         name = images.nth(0).inner_text()
         says(page, f"{name}: predicted")
         name = images.nth(1).inner_text()
@@ -316,7 +318,7 @@ def test_every_control_works_by_mouse_and_keyboard(lab, tmp_path):
         says(page, f"score of {wanted.partition(':')[0]}")
         first(page).get_by_label("Also draw the reasoning").focus()
         page.keyboard.press("Space")
-        expect(first(page).locator('img[alt^="Why the image"]')).to_be_visible(timeout=PATIENCE)
+        expect(first(page).locator('img[alt^="Why the image"]')).to_be_visible()
         assert state(page, lab)["sheet"]["label"] != found["sheet"]["label"]
 
         # the centre: slider, click, arrow keys

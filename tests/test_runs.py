@@ -180,7 +180,9 @@ def test_signal_to_the_group_saves_although_workers_get_it_too(finished, tmp_pat
     assert "run the same command to resume" in message and "Traceback" not in message
     with pytest.raises(ProcessLookupError):  # none of the group is left
         os.killpg(process.pid, 0)
-    assert digest(runs.run(tiny(), root=tmp_path, progress=False)) == digest(finished)
+    again = subprocess.run(command(tmp_path), env=environment(), capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert digest(runs.find(tiny(), tmp_path)) == digest(finished)
 
 
 @pytest.fixture

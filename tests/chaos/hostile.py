@@ -4,6 +4,7 @@ import io
 import os
 import resource
 import tarfile
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,8 @@ NAMES += [
     b" ",
     b"'\"",
 ]
-PLACES = ["../outside", "/tmp/dpp_chaos_outside", "a/../../outside", "inside/file", "."]
+OUTSIDE = Path(tempfile.gettempdir()) / "dpp_chaos_outside"
+PLACES = ["../outside", str(OUTSIDE), "a/../../outside", "inside/file", "."]
 
 
 def attack_images(lab: Lab) -> str:
@@ -82,7 +84,7 @@ def attack_archives(lab: Lab) -> str:
     outside -= {entry.name for entry in folder.rglob("*")}
     links = [entry for entry in folder.rglob("*") if entry.is_symlink()]
     escaped = [link for link in links if not link.resolve().is_relative_to(folder.resolve())]
-    if outside or escaped or Path("/tmp/dpp_chaos_outside").exists():
+    if outside or escaped or OUTSIDE.exists():
         raise Broken(f"an archive wrote outside its folder: {outside or escaped}")
     return outcome
 

@@ -106,5 +106,13 @@ def test_photo_has_the_papers_cells(table):
 def test_bfloat16_pays_where_the_processor_has_it(monkeypatch):
     monkeypatch.setattr(precision, "INSTRUCTIONS", {"AMX": lambda: True})
     assert precision.bfloat16_pays() == (True, "the processor has AMX")
+    assert precision.choose_precision("auto") == "bfloat16"
     monkeypatch.setattr(precision, "INSTRUCTIONS", {"AMX": lambda: False})
     assert precision.bfloat16_pays()[0] is False
+    assert precision.choose_precision("auto") == "float32"
+    assert precision.choose_precision("float16") == "float16"
+
+
+@pytest.mark.parametrize("model", PRESETS["photo"])
+def test_photo_trains_in_what_the_processor_has(model):
+    assert make_experiment("photo", model=model).precision == "auto"

@@ -127,7 +127,11 @@ def test_workers_get_the_same_features(birds, root):
 # Training
 
 
-def test_training_from_the_cache_equals_training_from_the_images(birds, root, monkeypatch):
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_training_from_the_cache_equals_training_from_the_images(
+    birds, root, monkeypatch, precision
+):
+    monkeypatch.setattr(runs.making, "choose_precision", lambda *_: precision)
     experiment = photo_experiment(birds)
     trained = {}
     for kind in ("images", "features"):

@@ -109,12 +109,16 @@ def test_trunk_is_frozen_in_every_phase_and_no_optimiser_has_its_parameters():
     assert moved and all(name.startswith(("layer3", "layer4")) for name in moved)
 
 
-def test_trunk_stays_in_full_precision_under_autocast():
-    backbone = make_backbone("resnet18", frozen_trunk="layer1")
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        features = backbone.trunk(pictures())
-        assert features.dtype == torch.float32
-        assert backbone(pictures()).dtype == torch.bfloat16
+def test_trunk_follows_autocast_and_gives_full_precision():
+    backbone = make_backbone("resnet18", frozen_trunk="layer1").eval()
+    with torch.no_grad():
+        full = backbone.trunk(pictures())
+        with torch.autocast("cpu", torch.bfloat16):
+            half = backbone.trunk(pictures())
+            assert backbone(pictures()).dtype == torch.bfloat16
+    assert half.dtype == full.dtype == torch.float32
+    assert half.equal(half.bfloat16().float()) and not half.equal(full)
+    torch.testing.assert_close(half, full, rtol=0.05, atol=0.05)
 
 
 def test_head_compiles_whole():

@@ -5,6 +5,7 @@ from dpp.analysis.network import Network
 from dpp.analysis.part_following import held_at_rest, summarise
 from dpp.data.batches import Splits
 from dpp.runs import Run, load_splits
+from dpp.training.precision import choose_precision
 from dpp.training.trunk_cache import cache_splits
 
 NEAR = 1 / 8  # of the image's side: how far a part may be from a true part that it lands on
@@ -58,4 +59,5 @@ def splits_of(run: Run) -> Splits:
     splits = load_splits(run.experiment, run.source)
     if not run.experiment.views:
         return splits
-    return cache_splits(splits, run.load_model().backbone)
+    precision = choose_precision(run.experiment.precision)
+    return cache_splits(splits, run.load_model().backbone, precision=precision)

@@ -108,11 +108,11 @@ class TrunkAndHead(nn.Sequential):
         return self.head(self.trunk(images))
 
     def trunk(self, images: Tensor) -> Tensor:
-        """What the frozen layers make of images (N, 3, S, S), also under autocast in full."""
-        with torch.autocast(images.device.type, enabled=False):
-            for _, layer in self.steps()[: self.frozen_steps]:
-                images = layer(images)
-        return images
+        """What the frozen layers make of images (N, 3, S, S), in single precision at least."""
+        features = images
+        for _, layer in self.steps()[: self.frozen_steps]:
+            features = layer(features)
+        return features.to(images.dtype)  # as it is kept; autocast made it half
 
     def head(self, features: Tensor) -> Tensor:
         """What the other layers make of the trunk's features."""

@@ -3,7 +3,6 @@
 import resource
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from dpp.runs.finished import load_splits
 from dpp.runs.making import load_backbone
 from dpp.training import checkpoints
 from dpp.training.experiments import Experiment
+from dpp.training.precision import autocast, choose_precision
 from dpp.training.trainer import Phase, Schedule, freeze_all_but, make_optimiser
 from dpp.training.trunk_cache import Missing, find_missing
 
@@ -52,7 +52,10 @@ def measure(experiment: Experiment, source: Source, device: str = "cpu") -> Fore
         method, classes = METHODS[experiment.model], len(source.class_names)
         limits.check_memory(experiment, backbone.channels, classes)
         model = method.build(experiment, backbone, classes).to(device)
-        missing = find_missing(splits, backbone) if experiment.views else Missing(0, 0, 0.0)
+        precision = choose_precision(experiment.precision, device)
+        missing = Missing(0, 0, 0.0)
+        if experiment.views:
+            missing = find_missing(splits, backbone, precision)
         count = min(experiment.batch_size, len(splits.train))
         images = splits.projection.show([(0, index) for index in range(count)])
         images, labels = to_device(images, device), splits.train.labels[:count].to(device)
@@ -60,12 +63,11 @@ def measure(experiment: Experiment, source: Source, device: str = "cpu") -> Fore
             with torch.no_grad():
                 images = TrunkFeatures(backbone.trunk(images), experiment.image_size)
         schedule, objective = method.schedule(experiment), method.objective(experiment)
-        half = None if experiment.precision == "float32" else getattr(torch, experiment.precision)
 
         def step(phase: Phase) -> None:
             optimiser = make_optimiser(model, phase, schedule.weight_decay)
             freeze_all_but(model, phase.rates)
-            with torch.autocast(torch.device(device).type, half) if half else nullcontext():
+            with autocast(precision, device):
                 loss = objective(model, images, labels, phase)["loss"]
             loss.backward()
             optimiser.step()

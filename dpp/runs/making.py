@@ -43,7 +43,7 @@ from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training import checkpoints
 from dpp.training.experiments import Experiment, base_experiment
-from dpp.training.precision import bfloat16_pays
+from dpp.training.precision import bfloat16_pays, choose_precision
 from dpp.training.resumable import train_resumably
 from dpp.training.trainer import Trainer
 from dpp.training.trunk_cache import cache_splits
@@ -104,6 +104,8 @@ def run(
         identity = experiment.identity
         if local := experiment.weights == "imagenet" and find_local(experiment.backbone):
             identity += f" of {local.name} {files.known_sha256(local)[:12]}"
+        if experiment.precision == "auto":  # what another machine began may be of another one
+            identity += f" in {trainer.precision}"
         history = train_resumably(trainer, folder, identity, title=title, tensorboard=tensorboard)
         name = pretrained.experiment.name if pretrained else experiment.weights
         finish(experiment, trainer, folder, history, source, name)
@@ -142,7 +144,10 @@ def prepare(experiment: Experiment, *, progress: bool = True) -> None:
     splits = load_splits(experiment, load_source(experiment))
     if experiment.views:
         torch.manual_seed(experiment.seed)  # of a trunk that has random weights
-        cache_splits(splits, load_backbone(experiment, None), progress=progress)
+        device = choose_device("auto")
+        precision = choose_precision(experiment.precision, device)
+        backbone = load_backbone(experiment, None).to(device)
+        cache_splits(splits, backbone, precision=precision, progress=progress)
 
 
 def trainer_of(
@@ -154,12 +159,14 @@ def trainer_of(
 ) -> Trainer:
     """The trainer of an experiment for a network that is built already, on its device."""
     method = METHODS[experiment.model]
-    pays, why = bfloat16_pays(next(model.parameters()).device)
+    device = next(model.parameters()).device
+    pays, why = bfloat16_pays(device)
     if experiment.precision == "bfloat16" and not pays:
         warnings.warn(f"precision bfloat16 will be slow: {why}", stacklevel=2)
+    precision = choose_precision(experiment.precision, device)
     splits = load_splits(experiment, source)
     if experiment.views:
-        splits = cache_splits(splits, model.backbone, progress=progress)
+        splits = cache_splits(splits, model.backbone, precision=precision, progress=progress)
     return Trainer(
         model,
         method.schedule(experiment),
@@ -169,7 +176,7 @@ def trainer_of(
         batch_size=experiment.batch_size,
         seed=experiment.seed,
         workers=workers,
-        precision=experiment.precision,
+        precision=precision,
     )
 
 
@@ -256,6 +263,7 @@ def finish(
             "images": dict(zip(Splits._fields, map(len, trainer.splits), strict=True)),
             "pretrained": pretrained,
             **describe_weights(experiment),
+            **({"precision_used": trainer.precision} if experiment.precision == "auto" else {}),
             "weights_sha256": digest,
             "experiment_sha256": files.sha256(folder / "experiment.json"),
             **facts,

@@ -23,7 +23,7 @@ from dpp.training.presets import PRESETS, preset
 
 RECIPE = 1  # raised when the same fields no longer mean the same run
 MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
-PRECISIONS = ("float32", "bfloat16", "float16")
+PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 LAST_LAYERS = ("converged", "passes", "fixed")
 OFFSET_STARTS = ("normal", "he")
 PROTOTYPE_STARTS = ("uniform", "features")
@@ -81,7 +81,9 @@ class Experiment:
     last_layer_passes: int = _field(20, "over the scores, for passes")
     last_layer_rate: float = _field(1e-4, "learning rate, for passes")
     batch_size: int = _field(80, "images in a training batch")
-    precision: str = _field("float32", f"of autocast: {', '.join(PRECISIONS)}")
+    precision: str = _field(
+        "float32", f"of training: {', '.join(PRECISIONS)} (bfloat16 if the device has it)"
+    )
     compile: bool = _field(False, "torch.compile the backbone")
     seed: int = _field(0, "of weights, splits, order and augmentation")
     frozen_trunk: str = _field(

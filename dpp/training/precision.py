@@ -1,4 +1,6 @@
-"""Whether half precision pays on this machine."""
+"""Which precision trains best on this machine."""
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -8,7 +10,7 @@ INSTRUCTIONS = {
 }
 
 
-def bfloat16_pays(device: str = "cpu") -> tuple[bool, str]:
+def bfloat16_pays(device: str | torch.device = "cpu") -> tuple[bool, str]:
     """Whether autocast to bfloat16 is quicker than float32, and why.
 
     On a CPU it takes instructions for bfloat16 products (AVX512-BF16 or AMX); without them, each
@@ -24,3 +26,17 @@ def bfloat16_pays(device: str = "cpu") -> tuple[bool, str]:
     if has:
         return True, f"the processor has {' and '.join(has)}"
     return False, f"the processor has neither {' nor '.join(INSTRUCTIONS)}: float32 is quicker"
+
+
+def choose_precision(precision: str, device: str | torch.device = "cpu") -> str:
+    """What an experiment's precision means on a device: `auto` is bfloat16 where that pays."""
+    if precision != "auto":
+        return precision
+    return "bfloat16" if bfloat16_pays(device)[0] else "float32"
+
+
+def autocast(precision: str, device: str | torch.device) -> AbstractContextManager:
+    """Computes in float32, or in bfloat16 or float16 where autocast allows it."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, getattr(torch, precision))

@@ -8,7 +8,6 @@ network; it can stop between any two steps and be resumed from its `state`.
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from dpp.data.batches import Splits, batches, make_loader, to_device
 from dpp.networks.backbones import Backbone
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
+from dpp.training.precision import autocast
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ class Trainer:
         batch_size: images in a training batch.
         seed: of the batches' order.
         workers: processes that prepare batches.
-        precision: float32, or bfloat16 or float16 for autocast.
+        precision: float32, or bfloat16 or float16 for autocast while training; what is trained is
+            measured in float32, as it will be used.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Trainer:
         self.model, self.splits, self.objective, self.stages = model, splits, objective, stages
         self.schedule, self.tasks = schedule, schedule.tasks()
         self.device = next(model.parameters()).device
-        self.half = None if precision == "float32" else getattr(torch, precision)
+        self.precision = precision
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.loaders = {
             name: make_loader(dataset, batch_size, workers=workers)
@@ -213,7 +214,7 @@ class Trainer:
         """Computes the gradients of one batch; returns the terms of its loss."""
         self.optimiser.zero_grad(set_to_none=True)
         images, labels = self.to_device(images), labels.to(self.device)
-        with self.autocast():
+        with autocast(self.precision, self.device):
             terms = self.objective(self.model, images, labels, phase)
         self.scaler.scale(terms["loss"]).backward()
         return {name: value.detach() for name, value in terms.items()} | self._offset_gradient()
@@ -245,7 +246,7 @@ class Trainer:
         self.model.eval()
         measured: dict[str, list[Tensor]] = {}
         for batch in batches(self.loaders[split]):
-            with torch.inference_mode(), self.autocast():
+            with torch.inference_mode():
                 values = self.model.measure(
                     self.to_device(batch.images), batch.labels.to(self.device)
                 )
@@ -259,9 +260,6 @@ class Trainer:
 
     def to_device(self, images: Tensor) -> Tensor:
         return to_device(images, self.device)
-
-    def autocast(self) -> AbstractContextManager:
-        return torch.autocast(self.device.type, self.half) if self.half else nullcontext()
 
     def state(self) -> dict:
         """All that is needed to resume from here, bit for bit on a CPU."""

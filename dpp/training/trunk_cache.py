@@ -8,6 +8,10 @@ augmentation and which images. An epoch shows one view of each image, and as man
 are views show each of them once (`dpp.data.transforms.choose_view`). Runs that agree in all of this
 share a store, whatever their method, loss, head, seed or validation split.
 
+The plain features are always computed in float32: a prototype is projected on them, and is a patch
+of the image for whoever looks at it later. Views serve training alone, and are computed in its
+precision.
+
 Features are kept in half precision. Measured on photographs of CUB with ImageNet weights, the
 rounding changes the last block's features by a relative 1e-4 (ResNet-34 up to layer3; VGG-16 up to
 its fourth pooling the same), bfloat16 by 1e-3 in the same room, and 8 bits with a scale for each
@@ -32,6 +36,7 @@ from dpp.data.feature_store import FeatureStore
 from dpp.networks.backbones import Backbone
 from dpp.networks.trunks import TrunkFeatures
 from dpp.system.paths import data_root
+from dpp.training.precision import autocast
 
 TRIAL = 8  # images that are timed to say how long all will take
 
@@ -70,6 +75,7 @@ def cache_splits(
     splits: Splits,
     backbone: Backbone,
     *,
+    precision: str = "float32",
     root: Path | None = None,
     dtype: str = "float16",
     progress: bool = False,
@@ -79,22 +85,24 @@ def cache_splits(
     Args:
         splits: of images; the training images have a number of views.
         backbone: with a frozen trunk, on the device that computes.
+        precision: float32, bfloat16 or float16, that views are computed in.
         root: where stores live, instead of `cache/trunk` under the data root.
         dtype: that features are kept in, float16 or float32.
         progress: say what is about to be written, and show a bar.
     """
-    maker = _Maker(splits, backbone, Path(root or data_root() / "cache" / "trunk"), dtype)
+    root = Path(root or data_root() / "cache" / "trunk")
+    maker = _Maker(splits, backbone, precision, root, dtype)
     plain, views = maker.stores
-    both = ((plain, maker.show_plain), (views, maker.show_view))
-    missing = [(store, show) for store, show in both if store.open()]
+    both = ((plain, maker.compute_plain), (views, maker.compute_views))
+    missing = [(store, compute) for store, compute in both if store.open()]
     if missing:
         needed = sum(store.missing_bytes() for store, _ in missing)
         advice = "or train with fewer views"
         check_space(plain.folder.parent, needed, "a cache of trunk features", advice)
         if progress:
             print(maker.announce([store for store, _ in missing]), file=sys.stderr)
-        for store, show in missing:
-            store.build(lambda rows, show=show: maker.compute(show(rows)), progress=progress)
+        for store, compute in missing:
+            store.build(compute, progress=progress)
     places = splits.test.store.rows  # of an image among all, by its id
     cached = {
         name: CachedDataset(dataset, plain, [places[record.id] for record in dataset.records])
@@ -114,17 +122,18 @@ class Missing(NamedTuple):
     seconds: float  # from a trial of a few images; 0 if nothing is missing
 
 
-def find_missing(splits: Splits, backbone: Backbone) -> Missing:
+def find_missing(splits: Splits, backbone: Backbone, precision: str) -> Missing:
     """What `cache_splits` would compute now, with its usual root and type."""
-    maker = _Maker(splits, backbone, data_root() / "cache" / "trunk", "float16")
+    maker = _Maker(splits, backbone, precision, data_root() / "cache" / "trunk", "float16")
     return maker.measure([store for store in maker.stores if store.open()])
 
 
 class _Maker:
     """Computes features of images, and knows what they depend on."""
 
-    def __init__(self, splits: Splits, backbone: Backbone, root: Path, dtype: str):
+    def __init__(self, splits: Splits, backbone: Backbone, precision: str, root: Path, dtype: str):
         self.splits, self.backbone, self.dtype = splits, backbone, dtype
+        self.precision = precision
         self.device = next(backbone.parameters()).device
         pixels, views = splits.train.store, splits.train.views
         records = {r.id: r for dataset in splits for r in dataset.records}
@@ -133,7 +142,7 @@ class _Maker:
         tested = {record.id for record in splits.test.records}
         training = [record for record in self.plain.records if record.id not in tested]
         self.viewed = ImageDataset(training, pixels, augmented=True, views=views)
-        shape = self.compute(self.show_plain(range(1))).shape[1:]
+        shape = self.compute_plain(range(1)).shape[1:]
         key = {
             "backbone": backbone.name,
             "frozen_trunk": backbone.frozen_trunk,
@@ -149,6 +158,8 @@ class _Maker:
             "augmentation": [transforms.LARGEST_ANGLE, transforms.LARGEST_SHEAR, "bicubic"],
             "images": digest_of(record.id for record in training),
         }
+        if precision != "float32":
+            views_key["precision"] = precision
         name = f"{backbone.name}-{backbone.frozen_trunk}-{pixels.size}px"
         what = f"{backbone.name} up to {backbone.frozen_trunk}, {pixels.size} px"
         count = len(training) * views
@@ -159,18 +170,20 @@ class _Maker:
             FeatureStore(root, f"{name}-views", views_key, count, shape, dtype, described),
         )
 
-    def show_plain(self, rows: range) -> torch.Tensor:
-        return self.plain.show([(0, row) for row in rows])
+    def compute_plain(self, rows: range) -> np.ndarray:
+        """The features (N, H, W, C) of images as they are."""
+        return self._compute(self.plain.show([(0, row) for row in rows]), "float32")
 
-    def show_view(self, rows: range) -> torch.Tensor:
+    def compute_views(self, rows: range) -> np.ndarray:
         """Row by row all views, counted from 1, of the first image, then of the second."""
         pairs = (divmod(row, self.viewed.views) for row in rows)
-        return self.viewed.show([(view + 1, index) for index, view in pairs])
+        images = self.viewed.show([(view + 1, index) for index, view in pairs])
+        return self._compute(images, self.precision)
 
     @torch.inference_mode()
-    def compute(self, images: torch.Tensor) -> np.ndarray:
-        """The trunk's features (N, H, W, C) of images (N, 3, S, S)."""
-        maps = self.backbone.trunk(to_device(images, self.device))
+    def _compute(self, images: torch.Tensor, precision: str) -> np.ndarray:
+        with autocast(precision, self.device):
+            maps = self.backbone.trunk(to_device(images, self.device))
         maps = maps.to("cpu", getattr(torch, self.dtype))
         return maps.permute(0, 2, 3, 1).contiguous().numpy()
 
@@ -179,9 +192,9 @@ class _Maker:
         if not stores:
             return Missing(0, 0, 0.0)
         few = range(min(TRIAL, len(self.plain)))
-        self.compute(self.show_plain(few))  # the first pass also sets things up
+        self.compute_plain(few)  # the first pass also sets things up
         begun = time.perf_counter()
-        self.compute(self.show_plain(few))
+        self.compute_plain(few)
         pace = (time.perf_counter() - begun) / len(few)
         missing = sum(store.missing_bytes() for store in stores)
         maps = round(missing / stores[0].row_bytes)

@@ -19,10 +19,10 @@ from timing import machine, measure
 from torch import Tensor, nn
 
 from dpp import ops, reference
+from dpp.backbones.backbone import make_backbone
 from dpp.data.batches import Batch
 from dpp.methods import plain_cnn
 from dpp.methods.deformable import stage_one
-from dpp.networks.backbones import make_backbone
 from dpp.networks.model import DeformableProtoPNet, make_last_layer
 from dpp.training import last_layer, projection
 from dpp.training.trainer import Phase, freeze_all_but, make_optimiser

@@ -11,10 +11,10 @@ import time
 
 import torch
 
+from dpp.backbones.backbone import make_backbone
+from dpp.backbones.trunks import TrunkFeatures, usual_trunk
 from dpp.data.transforms import augment, draw_augmentation, normalise, sampling_matrices
 from dpp.methods.deformable import METHOD
-from dpp.networks.backbones import make_backbone
-from dpp.networks.trunks import TrunkFeatures, usual_trunk
 from dpp.training.experiments import make_experiment
 from dpp.training.trainer import freeze_all_but, make_optimiser
 

@@ -3,7 +3,7 @@
     python benchmarks/cub_subset.py --data DIR --weights resnet50.pth [--only deformable]
 
 DIR holds a folder `CUB_200_2011`, all of it or some of its classes; the weights are a ResNet-50's
-(see `dpp.networks.pretrained.load_weights`). Five runs with the same budget: Deformable ProtoPNet,
+(see `dpp.backbones.pretrained.load_weights`). Five runs with the same budget: Deformable ProtoPNet,
 the same without deformation, ProtoPNet, the plain CNN, and Deformable ProtoPNet from random
 weights. Runs are kept: stopped ones are resumed, finished ones are printed.
 """

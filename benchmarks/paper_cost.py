@@ -40,12 +40,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpp import ops
+from dpp.backbones.backbone import make_backbone
 from dpp.data.batches import EpochBatches
 from dpp.data.catalogue import PUBLISHED
 from dpp.data.image_records import ImageRecord, split_by_class
 from dpp.methods.table import METHODS
 from dpp.networks import prototypes
-from dpp.networks.backbones import make_backbone
 from dpp.networks.soft_tree import ProtoTree
 from dpp.paper import grid, tables
 from dpp.runs.ensembles import Ensemble

@@ -37,8 +37,8 @@ from dpp.explanations import ClassScore
 from dpp.methods.plain_cnn import PlainCNN
 from dpp.networks.soft_tree import ProtoTree
 from dpp.reference import resting_places
+from dpp.runs import pruning
 from dpp.system.errors import UserError
-from dpp.training import pruning
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ORIENTATION = 0x0112

@@ -12,8 +12,8 @@ from torch import nn
 from torchvision import models
 from torchvision.models.resnet import Bottleneck
 
-from dpp.networks.backbones import NAMES, SLIM, Backbone, make_backbone
-from dpp.networks.pretrained import load_weights
+from dpp.backbones.backbone import NAMES, SLIM, Backbone, make_backbone
+from dpp.backbones.pretrained import load_weights
 from dpp.system.errors import UserError
 from dpp.system.paths import ROOT
 

@@ -21,9 +21,9 @@ import pytest
 import safetensors
 import torch
 
+from dpp.runs import checkpoints
 from dpp.system import files
 from dpp.system.errors import UserError
-from dpp.training import checkpoints
 
 FORK = multiprocessing.get_context("fork")  # a child that has torch already
 
@@ -497,7 +497,7 @@ FILL = """
 import sys, warnings
 from pathlib import Path
 from dpp.system import files
-from dpp.training import checkpoints
+from dpp.runs import checkpoints
 import torch
 warnings.simplefilter("error")
 folder = Path(sys.argv[1])

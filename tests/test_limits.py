@@ -27,7 +27,7 @@ def test_what_cannot_fit_is_refused_by_an_estimate(changes, options, said, tmp_p
         pytest.fail("it was not refused")
 
     monkeypatch.setattr(making, "trainer_of", build)  # nothing large is made, whatever happens
-    monkeypatch.setattr(making, "METHODS", {"deformable": type("M", (), {"build": build})})
+    monkeypatch.setattr(making, "method_of", lambda _: type("M", (), {"build": build}))
     with pytest.raises(UserError, match=said) as caught:
         runs.run(make_experiment("smoke", **(TINY | changes)), root=tmp_path, **options)
     assert len(str(caught.value).splitlines()) == 1

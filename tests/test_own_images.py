@@ -12,13 +12,12 @@ from dpp import __main__ as command_line
 from dpp import data, runs
 from dpp.data.folders import skipped_files
 from dpp.report import own_folder
-from dpp.runs import forecast
+from dpp.runs import forecast, own_images
 from dpp.runs.forecast import Forecast
+from dpp.runs.pruning import repeated_prototypes
+from dpp.runs.trunk_cache import Missing
 from dpp.system.errors import UserError
-from dpp.training import own_images
 from dpp.training.experiments import make_experiment
-from dpp.training.pruning import repeated_prototypes
-from dpp.training.trunk_cache import Missing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("--weights", "none", "--backbone", "resnet18", "--image-size", "64", "--views", "2")

@@ -15,9 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpp import ops, reference
+from dpp.backbones.backbone import make_backbone
 from dpp.data.batches import Batch
 from dpp.methods.table import METHODS
-from dpp.networks.backbones import make_backbone
 from dpp.system import paths
 from dpp.training import last_layer, projection
 from dpp.training.experiments import MODELS, make_experiment

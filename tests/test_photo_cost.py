@@ -10,8 +10,8 @@ from tiny_data import write_cub
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpp import ops, runs
+from dpp.backbones.backbone import make_backbone
 from dpp.methods.table import METHODS
-from dpp.networks.backbones import make_backbone
 from dpp.paper import cost
 from dpp.runs import records
 from dpp.system import paths

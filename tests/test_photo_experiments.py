@@ -10,9 +10,9 @@ from dpp.methods.table import METHODS
 from dpp.networks.prototypes import OffsetBranch
 from dpp.paper import grid
 from dpp.paper.tables import TITLES
+from dpp.runs import precision
 from dpp.system.errors import UserError
 from dpp.system.paths import RESULTS
-from dpp.training import precision
 from dpp.training.experiments import MODELS, PRESETS, Experiment, make_experiment
 
 LATER = {"frozen_trunk": "layer3", "offset_start": "he"}

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from dpp import data, runs
+from dpp.backbones.backbone import make_backbone
+from dpp.backbones.pretrained import find_local
+from dpp.backbones.trunks import TrunkFeatures
 from dpp.data.batches import batches, make_loader, make_splits
-from dpp.networks.backbones import make_backbone
-from dpp.networks.pretrained import find_local
-from dpp.networks.trunks import TrunkFeatures
 from dpp.runs import ensembles
 from dpp.system.paths import ROOT
 from dpp.training.experiments import make_experiment

@@ -9,8 +9,8 @@ from test_trunk_cache import birds, photo_experiment, root  # noqa: F401
 from torchvision import models
 
 from dpp import runs
-from dpp.networks import pretrained
-from dpp.networks.backbones import make_backbone
+from dpp.backbones import pretrained
+from dpp.backbones.backbone import make_backbone
 from dpp.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

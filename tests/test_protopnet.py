@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny_network import TinyBackbone, make_tiny_splits
 
+from dpp.backbones.backbone import make_backbone
 from dpp.data.batches import batches, make_loader
 from dpp.methods.protopnet import (
     METHOD,
@@ -17,7 +18,6 @@ from dpp.methods.protopnet import (
     project,
     similarity,
 )
-from dpp.networks.backbones import make_backbone
 from dpp.system import files
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment

@@ -10,9 +10,8 @@ from test_runs import tiny
 
 from dpp import runs
 from dpp.analysis import Network
-from dpp.runs import ensembles, pruned, run_files
+from dpp.runs import checkpoints, ensembles, pruned, run_files
 from dpp.system import files
-from dpp.training import checkpoints
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}

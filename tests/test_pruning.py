@@ -3,7 +3,7 @@
 import torch
 from tiny_network import make_network
 
-from dpp.training import pruning
+from dpp.runs import pruning
 
 IMAGES = torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(2)).double()
 

@@ -12,11 +12,11 @@ from tiny_data import write_cub
 
 from dpp import runs
 from dpp.paper import grid, run_queue
+from dpp.runs import checkpoints
 from dpp.runs.ensembles import Ensemble
 from dpp.runs.making import prepare
 from dpp.system import files
 from dpp.system.errors import UserError
-from dpp.training import checkpoints
 from dpp.training.experiments import make_experiment
 
 QUICK = {"epochs": 1, "warm_epochs": 0, "second_warm_epochs": 0, "image_size": 32}

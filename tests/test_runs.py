@@ -17,10 +17,9 @@ from tiny_network import Enough
 
 from dpp import runs
 from dpp.data import folder_digest
-from dpp.runs import making
+from dpp.runs import checkpoints, making, resumable
 from dpp.system import files, paths
 from dpp.system.errors import UserError
-from dpp.training import checkpoints, resumable
 from dpp.training.experiments import Experiment, make_experiment
 
 # A network that trains in seconds: no pretraining, three classes, 2x2 prototypes.
@@ -375,7 +374,7 @@ def test_one_class_is_refused(tmp_path):
 def test_last_metrics_are_there_even_if_it_was_killed_before_writing_them(
     tmp_path, monkeypatch, one_thread
 ):
-    from dpp.training import resumable
+    from dpp.runs import resumable
 
     write = resumable.write_metrics
 

@@ -13,16 +13,16 @@ from torch.nn import functional
 from dpp import ops
 from dpp.analysis import figure_data, part_following, reason
 from dpp.data.batches import batches, make_loader
-from dpp.methods import deformable
-from dpp.networks import part_search
-from dpp.networks.part_search import max_searched_similarity
 from dpp.networks.prototypes import fix_length
-from dpp.networks.searching_parts import START, SearchingProtoPNet
 from dpp.reference import resting_places
+from dpp.runs.method_of import method_of
+from dpp.runs.pruning import merge_duplicates
+from dpp.search import part_search
+from dpp.search.network import START, SearchingProtoPNet
+from dpp.search.part_search import max_searched_similarity
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, make_experiment
 from dpp.training.projection import project
-from dpp.training.pruning import merge_duplicates
 from dpp.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -221,9 +221,9 @@ def test_experiment_trains_a_network_that_searches(tmp_path):
     )
     experiment = replace(experiment, epochs=3, offset_rate=0.1)
     torch.manual_seed(0)
-    model = deformable.build(experiment, TinyBackbone(), 3)
+    method = method_of(experiment)
+    model = method.build(experiment, TinyBackbone(), 3)
     assert isinstance(model, SearchingProtoPNet) and model.offsets.reach == 2
-    method = deformable.METHOD
     trainer = Trainer(
         model,
         method.schedule(experiment),

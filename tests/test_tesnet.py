@@ -8,9 +8,9 @@ from test_protopnet import EXPERIMENT, LABELS, make_images, make_trainer, moving
 from tiny_network import TinyBackbone, make_tiny_splits
 from torch.nn import functional
 
+from dpp.backbones.backbone import make_backbone
 from dpp.data.batches import batches, make_loader
 from dpp.methods.tesnet import METHOD, TesNet, objective, subspace_distances
-from dpp.networks.backbones import make_backbone
 from dpp.training.experiments import make_experiment
 from dpp.training.projection import project
 from dpp.training.trainer import Phase

@@ -12,19 +12,18 @@ import torch
 from tiny_data import write_cub
 
 from dpp import data, runs
+from dpp.backbones.backbone import make_backbone
 from dpp.data import feature_store
 from dpp.data.batches import batches, make_loader, make_splits
 from dpp.data.disk_space import NoSpaceError
 from dpp.data.feature_store import FeatureStore
 from dpp.data.transforms import choose_view
-from dpp.networks.backbones import make_backbone
-from dpp.runs import ensembles
+from dpp.runs import ensembles, trunk_cache
 from dpp.runs.ensembles import Ensemble
+from dpp.runs.resumable import Stopped
+from dpp.runs.trunk_cache import cache_splits, trunk_digest
 from dpp.system.errors import UserError
-from dpp.training import trunk_cache
 from dpp.training.experiments import make_experiment
-from dpp.training.resumable import Stopped
-from dpp.training.trunk_cache import cache_splits, trunk_digest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE, VIEWS = 64, 3
@@ -189,7 +188,7 @@ def test_ensemble_of_cached_runs_is_tested_on_images(birds, root, tmp_path):
 def test_stopped_run_resumes_to_the_same_weights(birds, root, tmp_path, monkeypatch):
     experiment = photo_experiment(birds, backbone="slim_resnet34")
     whole = runs.run(experiment, root=tmp_path / "whole", progress=False)
-    from dpp.training import resumable
+    from dpp.runs import resumable
 
     steps, stop_if_signalled = [], resumable.stop_if_signalled
 

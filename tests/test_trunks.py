@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from dpp.backbones.backbone import make_backbone
+from dpp.backbones.trunks import TrunkFeatures, usual_trunk
 from dpp.methods.deformable import METHOD as DEFORMABLE
 from dpp.methods.table import METHODS
-from dpp.networks.backbones import make_backbone
-from dpp.networks.trunks import TrunkFeatures, usual_trunk
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 from dpp.training.trainer import freeze_all_but, make_optimiser

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpp.analysis import Network
+from dpp.backbones.backbone import Backbone
 from dpp.data import read_cub
 from dpp.data.batches import Splits, batches, make_loader, make_splits
 from dpp.data.image_records import Source
 from dpp.methods.protopnet import ProtoPNet
 from dpp.methods.tesnet import TesNet
 from dpp.networks import released
-from dpp.networks.backbones import Backbone
 from dpp.networks.model import DeformableProtoPNet
 from dpp.training.projection import project
 

@@ -7,7 +7,7 @@ A part at latent place (row, column), whole or fractional, is drawn as a rectang
 image, as large as a cell (gamma pixels of the network's input), around the centre of that place's
 receptive field. The paper draws it at gamma times the place; the receptive field's centre is half a
 cell further down and right in a VGG, and about half a cell further up and left in a ResNet, whose
-padded strides displace it (`dpp.networks.backbones.Backbone.cell_centres`).
+padded strides displace it (`dpp.backbones.backbone.Backbone.cell_centres`).
 
 The results are types of `dpp.explanations`; nothing here draws. The same code serves all networks
 with prototypes: each can `inspect` images and `find_parts` of prototypes on them.

@@ -18,8 +18,8 @@ from dpp.data.image_records import ImageRecord
 from dpp.data.transforms import Geometry
 from dpp.explanations import Accuracy, Audit, PartShare, Share
 from dpp.runs import Run
+from dpp.runs.pruning import compared, find_duplicates
 from dpp.system.errors import UserError
-from dpp.training.pruning import compared, find_duplicates
 
 
 def audit(run: Run, network: Network | None = None) -> Audit:

@@ -5,8 +5,8 @@ from dpp.analysis.network import Network
 from dpp.analysis.part_following import held_at_rest, summarise
 from dpp.data.batches import Splits
 from dpp.runs import Run, load_splits
-from dpp.training.precision import choose_precision
-from dpp.training.trunk_cache import cache_splits
+from dpp.runs.precision import choose_precision
+from dpp.runs.trunk_cache import cache_splits
 
 NEAR = 1 / 8  # of the image's side: how far a part may be from a true part that it lands on
 

@@ -14,12 +14,12 @@ import torch
 from dpp import runs
 from dpp.analysis.figure_data import check_deformable
 from dpp.analysis.network import Network
+from dpp.backbones.backbone import make_backbone
 from dpp.data.batches import ImageDataset, batches, make_loader
 from dpp.data.image_records import Source
-from dpp.methods.table import METHODS
 from dpp.networks import losses
-from dpp.networks.backbones import make_backbone
 from dpp.runs import Run, records
+from dpp.runs.method_of import method_of
 from dpp.training.experiments import Experiment
 
 VARIED = ("margin", "orthogonality", "seed")
@@ -103,7 +103,7 @@ def untrained(experiment: Experiment, source: Source) -> Network:
     """The network of an experiment at random initialisation, its backbone too."""
     torch.manual_seed(experiment.seed)
     backbone = make_backbone(experiment.backbone, "none", cut_after=experiment.cut_after)
-    model = METHODS[experiment.model].build(experiment, backbone, len(source.class_names))
+    model = method_of(experiment).build(experiment, backbone, len(source.class_names))
     return Network(model, "untrained", source, experiment.image_size, experiment.crop_to_box)
 
 

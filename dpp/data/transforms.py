@@ -6,7 +6,7 @@ the square from 0 to 1 and has its centre at 0.5. Latent coordinates alone count
 
 A map covers the tensor with its cells, but the centre of a cell's receptive field need not be under
 the cell: padding and strides displace it, by nearly a cell in a ResNet
-(`dpp.networks.backbones.Backbone.cell_centres`). A geometry that is given these centres uses them;
+(`dpp.backbones.backbone.Backbone.cell_centres`). A geometry that is given these centres uses them;
 one that is not uses the cells' own middles.
 """
 

@@ -5,10 +5,9 @@ What the released code does differently is one line each, under `switches`.
 
 from torch import Tensor, nn
 
+from dpp.backbones.backbone import Backbone
 from dpp.networks import losses
-from dpp.networks.backbones import Backbone
 from dpp.networks.model import DeformableProtoPNet, Output
-from dpp.networks.searching_parts import SearchingProtoPNet
 from dpp.training import last_layer, projection, prototype_start
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Method, Objective, Phase, Schedule
@@ -16,11 +15,14 @@ from dpp.training.trainer import Method, Objective, Phase, Schedule
 
 def build(experiment: Experiment, backbone: Backbone, classes: int) -> nn.Module:
     """The network of an experiment, for a number of classes."""
-    shape = {"per_class": experiment.per_class, "kernel_size": experiment.kernel_size}
-    if experiment.deformation == "search":
-        return SearchingProtoPNet(backbone, classes, **shape, reach=experiment.search_reach)
-    moves = {"deformable": experiment.deformable, "switches": experiment.switches}
-    return DeformableProtoPNet(backbone, classes, **shape, **moves)
+    return DeformableProtoPNet(
+        backbone,
+        classes,
+        per_class=experiment.per_class,
+        kernel_size=experiment.kernel_size,
+        deformable=experiment.deformable,
+        switches=experiment.switches,
+    )
 
 
 def schedule(experiment: Experiment) -> Schedule:

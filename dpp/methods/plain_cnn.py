@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpp.networks.backbones import Backbone
+from dpp.backbones.backbone import Backbone
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Method, Phase, Schedule
 

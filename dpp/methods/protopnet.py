@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpp import ops
+from dpp.backbones.backbone import Backbone
 from dpp.data.batches import Batch, ImageDataset
 from dpp.networks import losses
-from dpp.networks.backbones import Backbone
 from dpp.networks.model import DeformableProtoPNet, find_cells, make_last_layer
 from dpp.training import last_layer, projection, prototype_start
 from dpp.training.experiments import Experiment

@@ -1,1 +1,1 @@
-"""Backbones, deformable prototypes, the paper's network and its losses (sections 3 and 4)."""
+"""Deformable prototypes, the paper's network and its losses (sections 3 and 4)."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpp import ops
-from dpp.networks.backbones import Backbone
+from dpp.backbones.backbone import Backbone
 from dpp.networks.prototypes import OffsetBranch, Prototypes
 from dpp.networks.released import PAPER, ReleasedSwitches
 from dpp.reference import resting_places

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dpp.networks.backbones import Backbone
+from dpp.backbones.backbone import Backbone
 from dpp.networks.model import find_cells
 from dpp.system.errors import UserError
 

@@ -25,13 +25,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dpp import runs
+from dpp.backbones.backbone import make_backbone
+from dpp.backbones.trunks import TrunkFeatures
 from dpp.data import cache as pixel_cache
 from dpp.data.feature_store import allocated
 from dpp.data.image_records import Source
-from dpp.methods.table import METHODS
-from dpp.networks.backbones import make_backbone
-from dpp.networks.trunks import TrunkFeatures
 from dpp.runs import records
+from dpp.runs.method_of import method_of
 from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
@@ -68,7 +68,7 @@ def count(experiment: Experiment, classes: int) -> Operations:
     """Counts the operations of an experiment's network for one image."""
     with torch.device("meta"), torch.no_grad():
         backbone = make_backbone(experiment.backbone, frozen_trunk=experiment.frozen_trunk)
-        model = METHODS[experiment.model].build(experiment, backbone, classes)
+        model = method_of(experiment).build(experiment, backbone, classes)
         maps = torch.empty(1, 3, experiment.image_size, experiment.image_size)
         with FlopCounterMode(display=False) as trunk:
             for _, layer in backbone.steps()[: backbone.frozen_steps]:
@@ -93,7 +93,7 @@ def operations(experiment: Experiment, source: Source) -> float:
     _, images, test = source.counts()
     validation = round(images * experiment.validation_fraction)
     train = images - validation
-    schedule = METHODS[experiment.model].schedule(experiment)
+    schedule = method_of(experiment).schedule(experiment)
     total = test * look
     for phase in schedule.phases:
         # The gradient of what follows the backbone is sparse, and left out.

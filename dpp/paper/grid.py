@@ -10,8 +10,8 @@ and that nothing here trains has no cell. What the photo profile has of its own 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from dpp.backbones.backbone import FIRST_RESNET50
 from dpp.data import catalogue
-from dpp.networks.backbones import FIRST_RESNET50
 from dpp.paper import photo
 from dpp.paper.photo import Plan
 from dpp.runs.ensembles import Ensemble

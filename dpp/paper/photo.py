@@ -12,9 +12,9 @@
 
 from collections.abc import Iterable, Mapping
 
+from dpp.backbones.backbone import FIRST_RESNET50
+from dpp.backbones.pretrained import find_file, find_local
 from dpp.data import catalogue
-from dpp.networks.backbones import FIRST_RESNET50
-from dpp.networks.pretrained import find_file, find_local
 from dpp.runs.ensembles import Ensemble
 from dpp.system import paths
 from dpp.training.experiments import Experiment

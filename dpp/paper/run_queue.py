@@ -16,11 +16,11 @@ from tqdm import tqdm
 
 from dpp import runs
 from dpp.data import catalogue
-from dpp.methods.table import METHODS
 from dpp.paper.grid import needs, unfold
 from dpp.paper.photo import Plan, members
 from dpp.runs import ensembles, limits, run_files
 from dpp.runs.ensembles import Ensemble, EnsembleRun
+from dpp.runs.method_of import method_of
 from dpp.system import files, paths, worker_pool
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
@@ -259,7 +259,7 @@ class Display:
 
 def tasks(plan: Plan) -> int:
     """Epochs and later stages."""
-    return len(METHODS[plan.model].schedule(plan).tasks()) if isinstance(plan, Experiment) else 1
+    return len(method_of(plan).schedule(plan).tasks()) if isinstance(plan, Experiment) else 1
 
 
 def cost(plan: Plan) -> float:

@@ -10,14 +10,13 @@ from scipy.stats import binomtest
 from dpp import data, runs
 from dpp.data.folders import skipped_files
 from dpp.data.image_records import ImageRecord, Source, images_per_class, split_validation
-from dpp.runs import Run, forecast
+from dpp.runs import Run, checkpoints, forecast, own_images
 from dpp.runs.forecast import Forecast
+from dpp.runs.own_images import Choice
+from dpp.runs.pruning import REPEATED, repeated_prototypes
 from dpp.system import paths
 from dpp.system.errors import UserError
-from dpp.training import checkpoints, own_images
 from dpp.training.experiments import Experiment, base_experiment, make_experiment
-from dpp.training.own_images import Choice
-from dpp.training.pruning import REPEATED, repeated_prototypes
 
 NAMED = 3  # files in a line
 BUSY = 0.5  # a smaller share of the processor is worth a word

@@ -21,10 +21,10 @@ from dpp.figures.score_sheets import path_sheet, score_sheet
 from dpp.report import html_page
 from dpp.report.html_page import Pictures
 from dpp.runs import Run, familiarity, load_splits
+from dpp.runs.pruning import REPEATED, repeated_prototypes
 from dpp.runs.run_files import uncovered
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
-from dpp.training.pruning import REPEATED, repeated_prototypes
 
 CURVES = {
     "cross entropy": ["cross_entropy"],

@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from dpp import data
+from dpp.backbones.backbone import make_backbone
 from dpp.data.batches import Splits, make_splits
 from dpp.data.image_records import Source
-from dpp.methods.table import METHODS
-from dpp.networks.backbones import make_backbone
-from dpp.runs import run_files
+from dpp.runs import checkpoints, run_files
+from dpp.runs.method_of import method_of
 from dpp.system import paths
 from dpp.system.errors import UserError
-from dpp.training import checkpoints
 from dpp.training.experiments import Experiment
 
 
@@ -79,7 +78,7 @@ class Run:
             frozen_trunk=self.experiment.frozen_trunk,
             cut_after=self.experiment.cut_after,
         )
-        model = METHODS[self.experiment.model].build(self.experiment, backbone, manifest["classes"])
+        model = method_of(self.experiment).build(self.experiment, backbone, manifest["classes"])
         if "kept" in manifest:  # it was pruned
             model.keep(torch.tensor(manifest["kept"]))
         try:

@@ -7,18 +7,17 @@ from typing import NamedTuple
 
 import torch
 
+from dpp.backbones.trunks import TrunkFeatures
 from dpp.data.batches import Splits, to_device
 from dpp.data.image_records import Source
-from dpp.methods.table import METHODS
-from dpp.networks.trunks import TrunkFeatures
-from dpp.runs import limits
+from dpp.runs import checkpoints, limits
 from dpp.runs.finished import load_splits
 from dpp.runs.making import load_backbone
-from dpp.training import checkpoints
+from dpp.runs.method_of import method_of
+from dpp.runs.precision import choose_precision
+from dpp.runs.trunk_cache import Missing, find_missing
 from dpp.training.experiments import Experiment
-from dpp.training.precision import autocast, choose_precision
-from dpp.training.trainer import Phase, Schedule, freeze_all_but, make_optimiser
-from dpp.training.trunk_cache import Missing, find_missing
+from dpp.training.trainer import Phase, Schedule, autocast, freeze_all_but, make_optimiser
 
 
 class Forecast(NamedTuple):
@@ -49,7 +48,7 @@ def measure(experiment: Experiment, source: Source, device: str = "cpu") -> Fore
         torch.manual_seed(experiment.seed)  # as the run: a trunk without weights is the same
         backbone = load_backbone(experiment, None).to(device).eval()
         splits = load_splits(experiment, source)
-        method, classes = METHODS[experiment.model], len(source.class_names)
+        method, classes = method_of(experiment), len(source.class_names)
         limits.check_memory(experiment, backbone.channels, classes)
         model = method.build(experiment, backbone, classes).to(device)
         precision = choose_precision(experiment.precision, device)

@@ -24,12 +24,11 @@ import torchvision
 from torch import nn
 
 from dpp import ops
+from dpp.backbones.backbone import Backbone, make_backbone
+from dpp.backbones.pretrained import find_file, find_local
 from dpp.data.batches import Splits, batches
 from dpp.data.image_records import Source
-from dpp.methods.table import METHODS
-from dpp.networks.backbones import Backbone, make_backbone
-from dpp.networks.pretrained import find_file, find_local
-from dpp.runs import familiarity, limits, run_files
+from dpp.runs import checkpoints, familiarity, limits, run_files
 from dpp.runs.finished import (
     Run,
     choose_device,
@@ -39,14 +38,14 @@ from dpp.runs.finished import (
     load_splits,
     open_run,
 )
+from dpp.runs.method_of import method_of
+from dpp.runs.precision import bfloat16_pays, choose_precision
+from dpp.runs.resumable import train_resumably
+from dpp.runs.trunk_cache import cache_splits
 from dpp.system import files, paths
 from dpp.system.errors import UserError
-from dpp.training import checkpoints
 from dpp.training.experiments import Experiment, base_experiment
-from dpp.training.precision import bfloat16_pays, choose_precision
-from dpp.training.resumable import train_resumably
 from dpp.training.trainer import Trainer
-from dpp.training.trunk_cache import cache_splits
 
 
 def get(experiment: Experiment, **options) -> Run:
@@ -132,7 +131,7 @@ def make_trainer(
     torch.manual_seed(experiment.seed)
     backbone = load_backbone(experiment, pretrained)
     limits.check_memory(experiment, backbone.channels, len(source.class_names))
-    build = METHODS[experiment.model].build
+    build = method_of(experiment).build
     model = build(experiment, backbone, len(source.class_names)).to(device)
     if experiment.compile:
         backbone.compile()
@@ -158,7 +157,7 @@ def trainer_of(
     progress: bool = False,
 ) -> Trainer:
     """The trainer of an experiment for a network that is built already, on its device."""
-    method = METHODS[experiment.model]
+    method = method_of(experiment)
     device = next(model.parameters()).device
     pays, why = bfloat16_pays(device)
     if experiment.precision == "bfloat16" and not pays:

@@ -1,7 +1,7 @@
 """A finished run with fewer prototypes, as a new run beside it; `dpp prune RUN`.
 
 Duplicates of a class become one prototype, unused prototypes are removed, and the last layer is
-fitted again (`dpp.training.pruning` has the criteria). The original run stays as it is.
+fitted again (`dpp.runs.pruning` has the criteria). The original run stays as it is.
 """
 
 import time
@@ -12,11 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dpp.runs import pruning, resumable
 from dpp.runs.finished import Run, choose_device, open_run
 from dpp.runs.making import finish, trainer_of
 from dpp.system import files
 from dpp.system.errors import UserError
-from dpp.training import last_layer, pruning, resumable
+from dpp.training import last_layer
 from dpp.training.trainer import Trainer
 
 MODELS = ("deformable", "protopnet", "tesnet")  # prototypes of a class, and a last layer

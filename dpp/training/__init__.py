@@ -1,1 +1,1 @@
-"""From an experiment to trained weights: schedule, three stages, checkpoints, resuming."""
+"""From an experiment to trained weights: presets, schedule, the three stages."""

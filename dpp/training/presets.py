@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from dpp.networks.trunks import usual_trunk
+from dpp.backbones.trunks import usual_trunk
 
 PRESETS: dict[str, dict[str, dict]] = tomllib.loads(
     Path(__file__).with_name("presets.toml").read_text()

@@ -8,6 +8,7 @@ network; it can stop between any two steps and be resumed from its `state`.
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,11 +16,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from dpp.backbones.backbone import Backbone
 from dpp.data.batches import Splits, batches, make_loader, to_device
-from dpp.networks.backbones import Backbone
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
-from dpp.training.precision import autocast
 
 
 @dataclass(frozen=True)
@@ -293,6 +293,13 @@ class Trainer:
                     moments[name] = torch.empty_like(parameter).copy_(moments[name])
         self.scaler.load_state_dict(state["scaler"])
         torch.set_rng_state(state["generator"])
+
+
+def autocast(precision: str, device: str | torch.device) -> AbstractContextManager:
+    """Computes in float32, or in bfloat16 or float16 where autocast allows it."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, getattr(torch, precision))
 
 
 def freeze_all_but(model: nn.Module, children: Mapping[str, float]) -> None:

@@ -14,10 +14,9 @@ from dpp import data
 from dpp.data import feature_store, folder_digest
 from dpp.data.feature_store import FeatureStore
 from dpp.report import run_report
-from dpp.runs import familiarity, records
+from dpp.runs import checkpoints, familiarity, records
 from dpp.system import paths
 from dpp.system.errors import UserError
-from dpp.training import checkpoints
 
 JSONS = ["{}", "[]", "null", "7", '"text"', "[[[[", '{"a": [1]}', "NaN", "[" * 100_000, "[7]"]
 TABLES = ["", "a,b\n1,2\n", '"', "run\n", "stage,epoch,seconds\nx,y,z\n", "\0", ",,,\n,,\n"]

@@ -17,10 +17,9 @@ from dpp import data
 from dpp.data.archives import unpack
 from dpp.data.images import open_image
 from dpp.figures import explanation_figures
-from dpp.runs import run_files
+from dpp.runs import checkpoints, run_files
 from dpp.system import files
 from dpp.system.errors import UserError
-from dpp.training import checkpoints
 
 FORMATS = ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"]
 NAMES = [b"$$", b"$x_{$", b"a\nb", b"\xff\xfe", b"x" * 250, b"<script>alert(1)</script>", b"-rf"]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 from tqdm.auto import tqdm
 
+from dpp.runs import checkpoints
 from dpp.system import files
 from dpp.system.errors import UserError
-from dpp.training import checkpoints
 from dpp.training.trainer import NotFinite, Trainer
 
 SAVE_EVERY = 600  # seconds, within an epoch

@@ -1,7 +1,7 @@
 """A network in two pieces: a trunk that is never trained, and a head that may be.
 
 What a frozen trunk makes of an image never changes, so it can be computed once
-(`dpp.training.trunk_cache`). A network takes images or, as `TrunkFeatures`, what its trunk made of
+(`dpp.runs.trunk_cache`). A network takes images or, as `TrunkFeatures`, what its trunk made of
 them; either way it has all its layers, and one state dict.
 """
 

@@ -29,14 +29,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from dpp.backbones.backbone import Backbone
+from dpp.backbones.trunks import TrunkFeatures
 from dpp.data import transforms
 from dpp.data.batches import Batch, ImageDataset, Splits, to_device
 from dpp.data.disk_space import check_space
 from dpp.data.feature_store import FeatureStore
-from dpp.networks.backbones import Backbone
-from dpp.networks.trunks import TrunkFeatures
 from dpp.system.paths import data_root
-from dpp.training.precision import autocast
+from dpp.training.trainer import autocast
 
 TRIAL = 8  # images that are timed to say how long all will take
 

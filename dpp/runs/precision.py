@@ -1,7 +1,5 @@
 """Which precision trains best on this machine."""
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 
 INSTRUCTIONS = {
@@ -33,10 +31,3 @@ def choose_precision(precision: str, device: str | torch.device = "cpu") -> str:
     if precision != "auto":
         return precision
     return "bfloat16" if bfloat16_pays(device)[0] else "float32"
-
-
-def autocast(precision: str, device: str | torch.device) -> AbstractContextManager:
-    """Computes in float32, or in bfloat16 or float16 where autocast allows it."""
-    if precision == "float32":
-        return nullcontext()
-    return torch.autocast(torch.device(device).type, getattr(torch, precision))

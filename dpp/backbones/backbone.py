@@ -23,8 +23,8 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 from torchvision.models.vgg import cfgs as vgg_layers
 from torchvision.models.vgg import make_layers
 
-from dpp.networks.pretrained import HEADS, load_imagenet, load_weights
-from dpp.networks.trunks import TrunkAndHead, TrunkFeatures
+from dpp.backbones.pretrained import HEADS, load_imagenet, load_weights
+from dpp.backbones.trunks import TrunkAndHead, TrunkFeatures
 from dpp.system.errors import UserError
 
 # Torchvision's classifiers whose last map comes out of a ReLU.
@@ -287,7 +287,7 @@ class SlimResNet(ResNet):
 
 
 def _why_not(name: str) -> str:
-    choices = f"choose {', '.join(TABLE_1 + SLIM)} or another of dpp.networks.backbones.NAMES"
+    choices = f"choose {', '.join(TABLE_1 + SLIM)} or another of dpp.backbones.backbone.NAMES"
     if name in ("googlenet", "inception_v3"):
         return f"{name} expects images normalised in its own way: {choices}"
     if name in models.list_models(module=models):

@@ -3,7 +3,7 @@
 The paper names as its limitation that all prototypes share the offsets at a place. Here each part
 of each prototype looks around its rest for itself, less a cost of moving that is learned, as in
 deformable part models (Felzenszwalb et al., "Object detection with discriminatively trained
-part-based models", 2010); `dpp.networks.part_search` has the equation. Projection is that of rigid
+part-based models", 2010); `dpp.search.part_search` has the equation. Projection is that of rigid
 prototypes: a prototype is a patch of its source image, and its parts rest as they lie there.
 """
 
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpp.networks.backbones import Backbone
+from dpp.backbones.backbone import Backbone
+from dpp.methods import deformable
 from dpp.networks.model import DeformableProtoPNet, Output
-from dpp.networks.part_search import (
+from dpp.search.part_search import (
     displacements_at,
     landing_rows,
     margin_of,
@@ -24,6 +25,7 @@ from dpp.networks.part_search import (
     rows_of,
     search_map,
 )
+from dpp.training.experiments import Experiment
 
 START = 0.1  # the cost of one cell when joint training starts, as a share of r^2
 RIGID = 64.0  # before it: no part gains so much
@@ -60,22 +62,15 @@ class SearchingProtoPNet(DeformableProtoPNet):
     Without its child `offsets`, its parts are at rest, as those of the paper's network are.
 
     Args:
-        backbone, classes, per_class, kernel_size: as for `DeformableProtoPNet`.
+        backbone, classes: as for `DeformableProtoPNet`.
         reach: how far a part may go, in cells.
+        shape: `per_class` and `kernel_size`, as for `DeformableProtoPNet`.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        classes: int,
-        *,
-        per_class: int = 6,
-        kernel_size: int = 3,
-        reach: int = 1,
-    ):
-        given = {"per_class": per_class, "kernel_size": kernel_size, "deformable": False}
-        super().__init__(backbone, classes, **given)
-        self.offsets = PartSearch(len(self.prototypes.vectors), kernel_size, reach)
+    def __init__(self, backbone: Backbone, classes: int, *, reach: int = 1, **shape: int):
+        super().__init__(backbone, classes, **shape, deformable=False)
+        layer = self.prototypes
+        self.offsets = PartSearch(len(layer.vectors), layer.kernel_size, reach)
 
     def inspect(self, images: Tensor, normalised: Tensor | None = None) -> Output:
         """As `DeformableProtoPNet.inspect`."""
@@ -143,3 +138,12 @@ class SearchingProtoPNet(DeformableProtoPNet):
         super().keep(prototypes)
         kept = prototypes.sort().values
         self.offsets.stiffness = nn.Parameter(self.offsets.stiffness[kept].clone())
+
+
+def build(experiment: Experiment, backbone: Backbone, classes: int) -> SearchingProtoPNet:
+    """The network of an experiment whose deformation is search."""
+    shape = {"per_class": experiment.per_class, "kernel_size": experiment.kernel_size}
+    return SearchingProtoPNet(backbone, classes, reach=experiment.search_reach, **shape)
+
+
+METHOD = deformable.METHOD._replace(build=build)  # trained as the paper's network is

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from dpp.networks import losses
 from dpp.networks.model import DeformableProtoPNet
-from dpp.networks.searching_parts import PartSearch
+from dpp.search.network import PartSearch
 
 REPEATED = "same image, same or next cell"
 COSTS_COUNT = 100  # times as much as vectors, in a comparison: they are about a hundredth of them

@@ -1,0 +1,1 @@
+"""Feature extractors: torchvision's and slim ones, pretrained weights, frozen trunks."""

@@ -15,8 +15,8 @@ import torch
 from timing import machine, measure
 
 from dpp import ops
+from dpp.extensions.part_search import max_searched_similarity
 from dpp.networks.prototypes import fix_length
-from dpp.search.part_search import max_searched_similarity
 
 PROTOTYPES, CHANNELS, CELLS, KERNEL, DILATION = 2000, 512, 14, 2, 2
 REACHES = (1, 2)

@@ -20,7 +20,7 @@ ROOMS = (  # from the ground up; a room is a package or a module of `dpp/`
     "networks",
     "training",
     "methods",
-    "search",
+    "extensions",
     "runs",
     "analysis",
     "figures",

@@ -279,6 +279,7 @@ def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
             "offset_start": "he",
             "prototype_start": "features",
             "deformation": "search",
+            "projection": "distinct",
         }
         other = others.get(entry.name, f"{value}x" if isinstance(value, str) else None)
         if other is None:

@@ -13,13 +13,13 @@ from torch.nn import functional
 from dpp import ops
 from dpp.analysis import figure_data, part_following, reason
 from dpp.data.batches import batches, make_loader
+from dpp.extensions import part_search
+from dpp.extensions.part_search import max_searched_similarity
+from dpp.extensions.searching_parts import START, SearchingProtoPNet
 from dpp.networks.prototypes import fix_length
 from dpp.reference import resting_places
 from dpp.runs.method_of import method_of
 from dpp.runs.pruning import merge_duplicates
-from dpp.search import part_search
-from dpp.search.network import START, SearchingProtoPNet
-from dpp.search.part_search import max_searched_similarity
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, make_experiment
 from dpp.training.projection import project

@@ -1,12 +1,15 @@
 """The method that builds and trains an experiment: one of the paper's table, or an extension."""
 
+from dpp.extensions import distinct_projection, searching_parts
 from dpp.methods.table import METHODS
-from dpp.search import network as search
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Method
 
 
 def method_of(experiment: Experiment) -> Method:
-    if experiment.model == "deformable" and experiment.deformation == "search":
-        return search.METHOD
-    return METHODS[experiment.model]
+    searches = experiment.model == "deformable" and experiment.deformation == "search"
+    method = searching_parts.METHOD if searches else METHODS[experiment.model]
+    if experiment.projection == "distinct":
+        stages = distinct_projection.with_distinct_projection(method.stages)
+        method = method._replace(stages=stages)
+    return method

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dpp.extensions.searching_parts import PartSearch
 from dpp.networks import losses
 from dpp.networks.model import DeformableProtoPNet
-from dpp.search.network import PartSearch
 
 REPEATED = "same image, same or next cell"
 COSTS_COUNT = 100  # times as much as vectors, in a comparison: they are about a hundredth of them

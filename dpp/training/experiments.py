@@ -28,6 +28,7 @@ LAST_LAYERS = ("converged", "passes", "fixed")
 OFFSET_STARTS = ("normal", "he")
 PROTOTYPE_STARTS = ("uniform", "features")
 DEFORMATIONS = ("none", "predicted", "search")
+PROJECTIONS = ("nearest", "distinct")
 LONGEST_NAME = 100  # bytes of a data set in the name of a run: file systems allow 255 in all
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
 
@@ -107,6 +108,9 @@ class Experiment:
         "", "the backbone's last layer that is kept (layer3); empty keeps all", later=True
     )
     search_reach: int = _field(1, "how far parts that search may go, in cells", later=True)
+    projection: str = _field(
+        "nearest", "of prototypes: nearest (the paper), distinct (an extension)", later=True
+    )
 
     def __post_init__(self):
         for entry in fields(self):
@@ -120,6 +124,9 @@ class Experiment:
         _check_choice("offset_start", self.offset_start, OFFSET_STARTS)
         _check_choice("prototype_start", self.prototype_start, PROTOTYPE_STARTS)
         _check_choice("deformation", self.deformation, DEFORMATIONS)
+        _check_choice("projection", self.projection, PROJECTIONS)
+        if self.projection == "distinct" and self.model != "deformable":
+            raise UserError(f"projection distinct is for deformable, not for {self.model}")
         if self.deformation == "none" or not self.deformable:  # two names of one experiment
             object.__setattr__(self, "deformable", False)
             object.__setattr__(self, "deformation", type(self).deformation)

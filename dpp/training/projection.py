@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpp import ops
-from dpp.data.batches import Batch, ImageDataset, batches, to_device
+from dpp.data.batches import Batch, ImageDataset, to_device
 from dpp.data.image_records import ImageRecord
 from dpp.networks.model import DeformableProtoPNet, offsets_at
 from dpp.reference import resting_places
@@ -151,7 +151,7 @@ def stage(trainer: Trainer, project: Callable[..., list[Origin]] = project) -> d
     Args:
         project: the function of networks that project in another way.
     """
-    images = batches(trainer.loaders["projection"])
+    images = trainer.loaders["projection"]
     origins = project(trainer.model, images, trainer.splits.projection)
     trainer.provenance = [asdict(origin) for origin in origins]
     return {"source_images": len({origin.image for origin in origins})}

@@ -3,8 +3,8 @@
 The paper names as its limitation that all prototypes share the offsets at a place. Here each part
 of each prototype looks around its rest for itself, less a cost of moving that is learned, as in
 deformable part models (Felzenszwalb et al., "Object detection with discriminatively trained
-part-based models", 2010); `dpp.search.part_search` has the equation. Projection is that of rigid
-prototypes: a prototype is a patch of its source image, and its parts rest as they lie there.
+part-based models", 2010); `dpp.extensions.part_search` has the equation. Projection is that of
+rigid prototypes: a prototype is a patch of its source image, and its parts rest as they lie there.
 """
 
 import math
@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpp.backbones.backbone import Backbone
-from dpp.methods import deformable
-from dpp.networks.model import DeformableProtoPNet, Output
-from dpp.search.part_search import (
+from dpp.extensions.part_search import (
     displacements_at,
     landing_rows,
     margin_of,
@@ -25,6 +23,8 @@ from dpp.search.part_search import (
     rows_of,
     search_map,
 )
+from dpp.methods import deformable
+from dpp.networks.model import DeformableProtoPNet, Output
 from dpp.training.experiments import Experiment
 
 START = 0.1  # the cost of one cell when joint training starts, as a share of r^2

@@ -1,1 +1,0 @@
-"""Beyond the paper: parts that search for their places. Nothing of the paper's core imports it."""

@@ -1,7 +1,25 @@
 """Fixtures that several test files use."""
 
+import sys
+
 import pytest
 import torch
+
+from dpp import __main__ as command_line
+
+
+@pytest.fixture
+def dpp(monkeypatch, capsys, tmp_path):
+    """Runs a command in an empty folder; returns its exit code and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dpp", *map(str, words)])
+        code = command_line.main()
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
 
 
 @pytest.fixture

@@ -2,15 +2,14 @@
 
 import re
 import shutil
-import sys
 
 import pytest
 from PIL import Image
 from test_runs import tiny
 
-from dpp import __main__ as command_line
 from dpp import explanations, runs
 from dpp.analysis import Network, explain
+from dpp.commands import finished
 from dpp.explanations import Reasoning, TreePath
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,20 +20,6 @@ SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after"
 def trained(tmp_path_factory) -> runs.Run:
     root = tmp_path_factory.mktemp("runs")
     return runs.run(tiny(**SHORT), root=root, device="cpu", progress=False)
-
-
-@pytest.fixture
-def dpp(monkeypatch, capsys, tmp_path):
-    """Runs a command in an empty folder; returns its exit code and what it said."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dpp", *map(str, words)])
-        code = command_line.main()
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
 
 
 def test_image_of_the_data_set_is_explained_by_its_id(dpp, trained, tmp_path):
@@ -92,7 +77,7 @@ def test_report_is_one_page(dpp, trained, tmp_path):
 
 
 def test_example_network_is_taken_by_default(dpp, trained, monkeypatch):
-    monkeypatch.setattr(command_line, "example_experiment", lambda: trained.experiment)
+    monkeypatch.setattr(finished, "example_experiment", lambda: trained.experiment)
     monkeypatch.setenv("DPP_RUNS", str(trained.folder.parent))
     code, out, err = dpp("explain", trained.source.test[0].id)
     assert code == 0, err
@@ -101,7 +86,7 @@ def test_example_network_is_taken_by_default(dpp, trained, monkeypatch):
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_example_network_says_what_it_knows(dpp, trained, chosen, monkeypatch, tmp_path):
-    monkeypatch.setattr(command_line, "example_experiment", lambda: trained.experiment)
+    monkeypatch.setattr(finished, "example_experiment", lambda: trained.experiment)
     monkeypatch.setenv("DPP_RUNS", str(trained.folder.parent))
     Image.new("RGB", (60, 50), "olive").save(tmp_path / "bird.jpg")
     code, out, err = dpp("explain", "bird.jpg", *(["--run", trained.folder] if chosen else []))

@@ -1,14 +1,12 @@
 """One's own images: rules by the folder's size, what `dpp train` says, and how it refuses."""
 
 import shlex
-import sys
 
 import pytest
 import torch
 from PIL import Image
 from tiny_data import write_folder
 
-from dpp import __main__ as command_line
 from dpp import data, runs
 from dpp.data.folders import skipped_files
 from dpp.report import own_folder
@@ -29,19 +27,6 @@ def roots(tmp_path, monkeypatch):
     monkeypatch.setenv("DPP_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("DPP_RUNS", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def dpp(monkeypatch, capsys):
-    """Runs a command; returns its exit code and what it said."""
-
-    def call(*words) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dpp", *map(str, words)])
-        code = command_line.main()
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
 
 
 # Rules

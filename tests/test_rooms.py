@@ -24,10 +24,12 @@ ROOMS = (  # from the ground up; a room is a package or a module of `dpp/`
     "runs",
     "analysis",
     "figures",
+    "sharing",
     "paper",
     "report",
     "browser",
     "doctor",
+    "commands",
     "__main__",
 )
 CORE = ("ops.py", "reference.py", "networks", "training", "methods")  # the paper's

@@ -152,6 +152,26 @@ def remove_abandoned(folder: Path) -> None:
 
 
 @contextmanager
+def file_written_beside(path: Path) -> Iterator[Path]:
+    """Writes a file in pieces that is there complete or not at all; see `write_file` for bytes.
+
+    Yields:
+        A hidden path beside it, to be written to; it is renamed at the block's end.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        reason = NO_ROOM.get(error.errno, error.strerror)
+        raise UserError(f"{path} could not be written: {reason}; no part of it was left") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+@contextmanager
 def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
     """Builds a folder that is there complete or not at all.
 

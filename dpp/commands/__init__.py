@@ -1,0 +1,1 @@
+"""The commands of `dpp`; each module adds its own to the parser."""

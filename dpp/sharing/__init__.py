@@ -1,0 +1,1 @@
+"""What people take away of a run: every place as a table, a package with a card."""

@@ -15,7 +15,7 @@ EXAMPLE = (
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Adds explain, report, prune, export-maps, pack and unpack."""
+    """Adds explain, report, prune, export-maps, export, pack and unpack."""
     add_explain_command(commands)
     add_report_command(commands)
     add_prune_command(commands)
@@ -82,6 +82,19 @@ def run_export_places(arguments: argparse.Namespace) -> int:
     print(f"{len(dataset):,} images, {shown}: about {size / 1e6:,.1f} MB")
     count = places.export_places(network, dataset, path, own=arguments.own)
     print(f"{count:,} rows", path, sep="\n")
+    return 0
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    from dpp import runs
+    from dpp.sharing import standard
+
+    run = runs.open_run(arguments.run_folder)
+    written = standard.export(run, arguments.format, arguments.out)
+    print(
+        f"largest difference of a logit on {written.images} test images: {written.difference:.1e}"
+    )
+    print(written.path, written.path.with_suffix(".json"), sep="\n")
     return 0
 
 
@@ -190,6 +203,21 @@ def add_sharing_commands(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("--device", default="cpu", help="auto, cpu (the default), cuda, cuda:1")
     command.set_defaults(run=run_export_places)
+
+    command = commands.add_parser(
+        "export",
+        help="a run's network in standard operators, as ONNX or a PyTorch program",
+        description="Writes the network so that other programs can run it, with a JSON file of its "
+        "classes and normalisation, and compares its logits with the original's on test images.",
+    )
+    command.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a finished run")
+    command.add_argument(
+        "--format", default="onnx", help="onnx (the default; needs dpp[onnx]) or torch"
+    )
+    command.add_argument(
+        "--out", type=Path, metavar="FILE", help="ends in .onnx or .pt2 (default: the run's name)"
+    )
+    command.set_defaults(run=run_export)
 
     command = commands.add_parser(
         "pack",

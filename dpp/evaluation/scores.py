@@ -1,4 +1,4 @@
-"""What a measure says: a value with its interval, beside what chance and the original script say."""
+"""A measure's value and interval, beside what chance and the original script give."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -10,7 +10,15 @@ import torch
 
 from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset, Splits, batches, make_loader
-from dpp.evaluation import compactness, consistency, purity
+from dpp.evaluation import (
+    compactness,
+    consistency,
+    deletion,
+    misalignment,
+    perturbation,
+    pointing,
+    purity,
+)
 from dpp.evaluation.scores import Score, from_values, not_measured
 from dpp.runs import Run, load_splits
 from dpp.system import files
@@ -21,6 +29,10 @@ FAMILIES: dict[str, Callable[..., list[Score]]] = {
     "consistency": consistency.measure_consistency,
     "stability": consistency.measure_stability,
     "purity": purity.measure,
+    "pointing": pointing.measure,
+    "perturbation": perturbation.measure,
+    "deletion": deletion.measure,
+    "misalignment": misalignment.measure,
 }
 FILE = "evaluation.json"
 FORMAT = 1

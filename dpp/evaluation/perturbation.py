@@ -1,8 +1,8 @@
 """Local perturbations (CaBRNet; Xu-Darme et al., 2024): what the hot pixels do to a similarity.
 
 Of each image, the prototype that counts most for the predicted class. Where its heat is, or where
-it is not, the image becomes darker, paler, greyer, of another hue, blurred, or wavy. A faithful heat
-map loses much by the first and little by the second.
+it is not, the image becomes darker, paler, greyer, of another hue, blurred, or wavy. A faithful
+heat map loses much by the first and little by the second.
 
 `original` reads the similarity after the change at the cell where it was highest before, as the
 original script does; the value is of the similarity that the decision uses, wherever it is now.

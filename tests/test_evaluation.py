@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from dpp.analysis import Network
 from dpp.data.batches import make_splits
-from dpp.evaluation import baselines, compactness, consistency, keypoints, purity, sightings
+from dpp.evaluation import baselines, blind, compactness, consistency, keypoints, purity, sightings
 from dpp.evaluation.scores import Score, bootstrap, from_values, mean, part_of
 from dpp.networks.soft_tree import ProtoTree
 from dpp.system.errors import UserError
@@ -303,6 +303,27 @@ def test_purity_of_hand_made_hits_with_left_and_right_as_one():
 def test_patches_of_the_original_script_begin_at_whole_steps():
     # 14 cells of 224 pixels: steps of 15, so that the last patch ends at 227
     assert purity.tiled_centres(np.array([0, 13]), 14, 224, 32).tolist() == [16, 211]
+
+
+@pytest.mark.parametrize("fixed", [(0.1, 0.1), (0.35, 0.5), (1.0, 1.0)])
+def test_consistency_of_one_fixed_place_is_that_of_loops(data, fixed):
+    network, test = make("protopnet", data), data.splits.test
+    found = []
+    for label in range(3):
+        marks = [slow_marks(network, one) for one in test.records if one.label == label][:3]
+        place, best = (SIZE * fixed[0], SIZE * fixed[1]), 0.0
+        for mark in range(3):
+            hits = [slow_hits(place, one, 36 * SIZE / 224)[mark] for one in marks if one[mark]]
+            best = max(best, np.mean(hits) if hits else 0)
+        found.append(100 * (best >= 0.8))
+    given = blind.blind_consistency(network, test, images=3, fixed=fixed)
+    assert given == pytest.approx(np.mean(found))
+
+
+def test_random_places_are_consistent_if_there_are_few_images(data):
+    network, test = make("protopnet", data), data.splits.test
+    one, four = (blind.blind_consistency(network, test, images=n, seed=1) for n in (1, 4))
+    assert one > 3 * four  # with one image, a single hit is enough
 
 
 def test_compactness_counts_duplicates_and_connections(data):

@@ -83,16 +83,26 @@ def missing_families(run: Run, path: Path, images: int | None, seed: int) -> lis
     return [name for name in table.FAMILIES if name not in before["scores"]]
 
 
+def find(profile: str) -> Path | None:
+    """The file of a profile's stored table, of the results in use or else the committed ones."""
+    candidates = (paths.results(profile) / FILE, paths.RESULTS / profile / FILE)
+    return next((path for path in candidates if path.is_file()), None)
+
+
 def read(profile: str) -> pd.DataFrame:
     """The stored table of a profile."""
-    candidates = [paths.results(profile) / FILE, paths.RESULTS / profile / FILE]
-    found = next((path for path in candidates if path.is_file()), None)
+    found = find(profile)
     if found is None:
-        raise UserError(
-            f"there is no {candidates[0]}: set recompute to measure the runs of {profile}"
-        )
+        raise UserError(f"there is no {paths.results(profile) / FILE}: use systems.collect")
     texts = {name: "" for name in ("at", "unit", "better", "note")}
     return pd.read_csv(found).fillna(texts)
+
+
+def load(profile: str, seeds: Iterable[int] = (0,), recompute: bool = False) -> pd.DataFrame:
+    """The stored table of a profile; measured now if there is none, or if that is wanted."""
+    if recompute or find(profile) is None:
+        return collect(profile, seeds)
+    return read(profile)
 
 
 def scores_of(frame: pd.DataFrame, system: str, run_seed: int = 0) -> list[Score]:

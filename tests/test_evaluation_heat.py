@@ -5,10 +5,12 @@ import pytest
 import torch
 from test_evaluation import SIZE, find, make, quiet
 from tiny_analysis import TinyData, make_data
+from tiny_network import TinyBackbone
 from torch.nn import functional
 
 from dpp.evaluation import deletion, heat, misalignment, perturbation, pointing
 from dpp.evaluation.sightings import see
+from dpp.methods.plain_cnn import PlainCNN
 from dpp.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -112,19 +114,31 @@ def test_deletion_removes_the_hottest_pixels_first(data):
     network, seen = make("dilated", data), []
     images = data.splits.test.batch([(0, 0)]).images
     warm = torch.rand(1, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-    real = network.model.inspect
-    network.model.inspect = lambda shown: seen.append(shown.clone()) or real(shown)
-    curve = deletion.deletion_curve(network, images, warm, steps=4)
+    real = deletion.predictor(network)
+    watched = lambda shown: seen.append(shown.clone()) or real(shown)  # noqa: E731
+    curve = deletion.deletion_curve(watched, images, warm, steps=4)
     assert curve.shape == (1, 5)
-    label = int(real(images).logits.argmax())
+    label = int(real(images).argmax())
     order = warm.flatten().argsort(descending=True)
     for step, shown in enumerate(seen):
         slow = images.clone()
         for pixel in order[: step * SIZE**2 // 4].tolist():
             slow[0, :, pixel // SIZE, pixel % SIZE] = 0
         assert torch.equal(shown, slow)
-        wanted = real(slow).logits.softmax(dim=1)[0, label]
+        wanted = real(slow).softmax(dim=1)[0, label]
         assert float(curve[0, step]) == pytest.approx(float(wanted), abs=1e-5)
+
+
+def test_class_activation_adds_up_to_the_score(data):
+    torch.manual_seed(0)
+    model = PlainCNN(TinyBackbone(), 3).eval()
+    batch = data.splits.test.batch([(0, 0), (0, 3)])
+    maps = deletion.class_activation(model, batch.images, batch.labels)
+    scores = model(batch.images).detach()[range(2), batch.labels]
+    bias = model.classifier.bias.detach()[batch.labels]
+    assert (maps.mean(dim=(1, 2)) + bias).tolist() == pytest.approx(scores.tolist(), abs=1e-5)
+    (score,) = deletion.measure_plain(model, data.splits, 0)
+    assert 0 < score.value < 100
 
 
 def test_perturbations_change_what_is_warm_and_nothing_else(data):

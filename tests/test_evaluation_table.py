@@ -6,13 +6,16 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
+from matplotlib import pyplot
 from test_runs import environment, tiny
 from tiny_data import write_folder
 
 from dpp import runs
 from dpp.evaluation import systems, table
 from dpp.evaluation.scores import Score
+from dpp.figures.measure_charts import measures
 from dpp.report import run_report
 from dpp.system.errors import UserError
 
@@ -170,3 +173,20 @@ def test_systems_are_one_row_each_and_measured_once(run, tmp_path, monkeypatch):
     assert wide.index[0] == ("accuracy", "")
     stored = systems.scores_of(frame, "deformable")
     assert stored[0].measure == "accuracy" and np.isfinite(stored[0].value)
+
+
+def test_chart_has_a_panel_for_each_measure():
+    row = {"at": "centre", "unit": "%", "random_weights": 1.0, "random_places": np.nan}
+    frame = pd.DataFrame(
+        [
+            row | {"system": "a", "measure": "x", "value": 5.0, "low": 4.0, "high": 6.0},
+            row | {"system": "b", "measure": "x", "value": 3.0, "low": np.nan, "high": np.nan},
+            row | {"system": "c", "measure": "x", "value": np.nan, "low": 1.0, "high": 2.0},
+        ]
+    )
+    figure = measures(frame, [("x", "centre"), ("y", "centre")])
+    first = figure.axes[0]
+    assert first.get_title() == "x, %"
+    assert [label.get_text() for label in first.get_yticklabels()] == ["a", "b"]  # c has no value
+    assert len(figure.axes) == 2
+    pyplot.close(figure)

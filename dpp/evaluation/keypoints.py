@@ -1,5 +1,7 @@
 """Marked parts of the animal in the pixels of a network's input, and which of them a box holds."""
 
+import weakref
+
 import numpy as np
 
 from dpp.analysis.network import Network
@@ -8,6 +10,7 @@ from dpp.data.image_records import Box
 from dpp.data.transforms import Geometry
 from dpp.system.errors import UserError
 
+_KEPT: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # marks, by data set
 PUBLISHED_SIZE = 224  # of the images that the measures' lengths in pixels were chosen for
 
 
@@ -30,6 +33,14 @@ def find_marks(network: Network, dataset: ImageDataset, cropped: bool = True) ->
         dataset: with marked parts.
         cropped: as the input is, if it is; if not, as if it were the whole image.
     """
+    kept = _KEPT.setdefault(dataset, {})
+    key = (dataset.records, network.size, network.crop_to_box and cropped)
+    if key not in kept:
+        kept[key] = _find_marks(network, dataset, cropped)
+    return kept[key]
+
+
+def _find_marks(network: Network, dataset: ImageDataset, cropped: bool) -> np.ndarray:
     found = np.full((len(dataset), len(network.source.part_names), 2), np.nan)
     for row, record in enumerate(dataset.records):
         view, (width, height) = network.geometry(record)

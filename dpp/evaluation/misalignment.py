@@ -83,10 +83,8 @@ def move(mask: Tensor, by: np.ndarray) -> Tensor:
 
 def released_loss(activation: Tensor) -> Tensor:
     """What the released attack raises: the cross entropy of a single logit, which is always 0."""
-    logit = activation[:, None]
-    return functional.cross_entropy(
-        logit, torch.zeros(len(logit), dtype=torch.long), reduction="sum"
-    )
+    target = torch.zeros(len(activation), dtype=torch.long, device=activation.device)
+    return functional.cross_entropy(activation[:, None], target, reduction="sum")
 
 
 def attack(

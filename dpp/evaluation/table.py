@@ -147,7 +147,9 @@ def measure_family(network: Network, splits: Splits, name: str, seed: int, progr
 
 @torch.no_grad()
 def measure_plain(run: Run, splits: Splits, name: str, seed: int, device: str) -> list[Score]:
-    """What applies to a CNN without prototypes: its accuracy."""
+    """What applies to a CNN without prototypes: its accuracy, and deletion."""
+    if name == "deletion":
+        return deletion.measure_plain(run.load_model(device), splits, seed)
     if name != "compactness":
         return [not_measured(name, "does not apply: a plain CNN has no prototypes")]
     model = run.load_model(device)

@@ -23,6 +23,7 @@ ROOMS = (  # from the ground up; a room is a package or a module of `dpp/`
     "extensions",
     "runs",
     "analysis",
+    "evaluation",
     "figures",
     "sharing",
     "paper",

@@ -14,6 +14,7 @@ from dpp.analysis import Network, audit
 from dpp.data import catalogue
 from dpp.data.batches import batches, make_loader
 from dpp.data.image_records import ImageRecord
+from dpp.evaluation import table
 from dpp.explanations import Reasoning, TreePath
 from dpp.figures import explanation_figures, tree_figures
 from dpp.figures.marked_pictures import Marked, mark, number_text, shorten_name, verdict
@@ -79,7 +80,8 @@ def write_report(
     """Writes a report of a run's network as one HTML page that needs no other file.
 
     Experiment, training, test accuracy and most frequent mistakes; if the network has prototypes,
-    each of them on its source image, an audit, and examples of decisions.
+    each of them on its source image, an audit, and examples of decisions; what `dpp evaluate` has
+    stored, if it is of the same weights.
 
     Args:
         run: finished.
@@ -103,6 +105,7 @@ def write_report(
         "training": training(run),
         "test": results(logits, splits.test.labels.numpy(), run.source.class_names),
         "prototypes": None,
+        "measures": measures(run),
     }
     if network:
         if network.familiarity:
@@ -239,6 +242,18 @@ def audited(run: Run, network: Network) -> dict:
         facts.append(("equal prototypes", "; ".join(groups)))
     shares = html_page.chart(explanation_figures.audit(checked), "shares that the audit counted")
     return {"problem": "", "shares": shares, "facts": facts}
+
+
+def measures(run: Run) -> dict | None:
+    """What `dpp evaluate` has stored beside the run; None if nothing, or of other weights."""
+    path = run.folder / table.FILE
+    content = table.read(path) if path.is_file() else {}
+    if content.get("weights_sha256") != run.manifest["weights_sha256"]:
+        return None
+    scores = [table.from_entry(entry) for one in content["scores"].values() for entry in one]
+    rows = [(*row, score.note) for row, score in zip(table.rows_of(scores), scores, strict=True)]
+    about = {name: content[name] for name in ("images", "size", "seed")}
+    return about | {"header": (*table.HEADER, "note"), "rows": rows}
 
 
 def decisions(

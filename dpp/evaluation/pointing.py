@@ -1,0 +1,93 @@
+"""Whether explanations point at the object (as CaBRNet measures it; Xu-Darme et al., 2024), and
+content heat and outside-inside ratio (Wang et al., ST-ProtoPNet, ICCV 2023).
+
+Of each test image, the prototype that counts most for the predicted class: the share of its heat
+that is on the object, and of the hottest 10 % of the pixels. Content heat is the mean heat on the
+object of all prototypes of the image's true class; the ratio is of the mean heat off and on it.
+
+The object is what is in its box, where the data have no segmentation. A network that looks anywhere
+scores what the box covers of the image: `random places` says how much that is.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpp.analysis.network import Network
+from dpp.data.batches import Splits
+from dpp.evaluation import heat
+from dpp.evaluation.baselines import random_weights
+from dpp.evaluation.consistency import places_of
+from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
+from dpp.evaluation.sightings import see
+
+TOP = 0.1  # of the pixels
+NAMES = {
+    "energy": ("heat on the object", "%", "higher"),
+    "pixels": ("hottest pixels on the object", "%", "higher"),
+    "content": ("content heat (CH)", "%", "higher"),
+    "ratio": ("outside-inside ratio (OIRR)", "%", "lower"),
+}
+
+
+def energy(warm: Tensor, masks: Tensor) -> Tensor:
+    """The percentage of the heat (n, size, size) that is on masks of the same shape."""
+    return 100 * (warm * masks).sum(dim=(1, 2)) / warm.sum(dim=(1, 2)).clamp_min(1e-12)
+
+
+def hottest(warm: Tensor, masks: Tensor, share: float = TOP) -> Tensor:
+    """The percentage of the hottest pixels that is on the masks; 0 if no pixel is hotter."""
+    hot = warm > warm.flatten(1).quantile(1 - share, dim=1)[:, None, None]
+    return 100 * (hot * masks).sum(dim=(1, 2)) / hot.sum(dim=(1, 2)).clamp_min(1)
+
+
+def content_heat(warm: Tensor, masks: Tensor) -> Tensor:
+    """The mean heat on the masks, in percent of the highest."""
+    return 100 * (warm * masks).sum(dim=(1, 2)) / masks.sum(dim=(1, 2))
+
+
+def outside_inside(warm: Tensor, masks: Tensor) -> Tensor:
+    """The mean heat off the masks, in percent of that on them; NaN without an outside."""
+    off = content_heat(warm, 1 - masks)
+    return 100 * off / content_heat(warm, masks)
+
+
+def point(network: Network, splits: Splits, seen, at: str, shifted: int | None = None):
+    """Values of every image, by measure; `shifted` is the seed of random places."""
+    found: dict[str, list[Tensor]] = {name: [] for name in NAMES}
+    for rows in np.array_split(np.arange(len(splits.test)), len(splits.test) // heat.CHUNK + 1):
+        masks = heat.object_masks(network, splits.test, rows)
+        one, all_of = (
+            heat.shown_heat(network, seen, at, rows),
+            heat.class_heat(network, seen, at, rows),
+        )
+        if shifted is not None:
+            one, all_of = (heat.moved(warm, shifted + int(rows[0])) for warm in (one, all_of))
+        values = (
+            energy(one, masks),
+            hottest(one, masks),
+            content_heat(all_of, masks),
+            outside_inside(all_of, masks),
+        )
+        for name, value in zip(NAMES, values, strict=True):
+            found[name].append(value)
+    return {name: torch.cat(values).double().numpy() for name, values in found.items()}
+
+
+def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) -> list[Score]:
+    """Four measures of where the heat is, each over the test images."""
+    heat.object_masks(network, splits.test, np.arange(1))  # that there are boxes
+    other = random_weights(network, splits.projection, seed)
+    seen, blind = (
+        see(one, splits.test, part_of(progress, place, 2))
+        for place, one in enumerate((network, other))
+    )
+    scores = []
+    for at in places_of(network, seen):
+        found, drawn = (point(network, splits, seen, at, shifted) for shifted in (None, seed))
+        weights = point(other, splits, blind, at)
+        for key, (name, unit, better) in NAMES.items():
+            given = {"unit": unit, "better": better, "note": "the object is its box"}
+            given |= {"random_weights": mean(weights[key]), "random_places": mean(drawn[key])}
+            scores.append(from_values(name, at, found[key], seed, **given))
+    return scores

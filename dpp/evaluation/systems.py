@@ -1,0 +1,122 @@
+"""The table of all systems and all measures: made run by run, kept as one CSV in `results/`."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from dpp import runs
+from dpp.evaluation import table
+from dpp.evaluation.scores import Score
+from dpp.runs import Run
+from dpp.system import paths
+from dpp.system.errors import UserError
+from dpp.training.experiments import Experiment, example_experiment
+
+SYSTEMS = {
+    "deformable": {},
+    "rigid": {"deformable": False},
+    "ProtoPNet": {"model": "protopnet"},
+    "TesNet": {"model": "tesnet"},
+    "ProtoTree": {"model": "prototree"},
+    "plain CNN": {"model": "cnn"},
+}
+FILE = "evaluation.csv"
+
+
+def experiments(profile: str, seeds: Iterable[int] = (0,)) -> dict[tuple[str, int], Experiment]:
+    """The experiment of each system and seed, all with the example's backbone."""
+    return {
+        (name, seed): example_experiment(profile, seed=seed, **changes)
+        for seed in seeds
+        for name, changes in SYSTEMS.items()
+    }
+
+
+def rows_of(system: str, run: Run, content: Mapping) -> list[dict]:
+    """The rows of one evaluation (`table.evaluate`)."""
+    about = {"system": system, "run": content["run"], "profile": run.experiment.profile}
+    about |= {"data": run.experiment.data, "run_seed": run.experiment.seed}
+    about |= {"seed": content["seed"], "size": content["size"]}
+    about |= {f"{split}_images": count for split, count in content["images"].items()}
+    return [
+        about | {"family": family} | entry | {"family_seconds": content["seconds"][family]}
+        for family, entries in content["scores"].items()
+        for entry in entries
+    ]
+
+
+def collect(
+    profile: str, seeds: Iterable[int] = (0,), folder: Path | None = None, **options
+) -> pd.DataFrame:
+    """Measures every system, training what there is none of yet, and stores the table.
+
+    What is stored already for the same weights is not measured again.
+
+    Args:
+        profile: of the runs.
+        seeds: of the runs.
+        folder: for the evaluations of single runs; by default `evaluation/` under the runs.
+        options: of `table.evaluate`.
+    """
+    folder, rows = Path(folder or paths.runs_root() / "evaluation"), []
+    for (name, _), experiment in experiments(profile, seeds).items():
+        run = runs.get(experiment)
+        path = folder / f"{run.folder.name}.json"
+        missing = missing_families(run, path, options.get("images"), options.get("seed", 0))
+        content = table.evaluate(run, missing, out=path, **options) if missing else table.read(path)
+        rows += rows_of(name, run, content)
+    frame = pd.DataFrame(rows)
+    target = paths.results(profile) / FILE
+    target.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(target, index=False, float_format="%.6g")
+    return read(profile)
+
+
+def missing_families(run: Run, path: Path, images: int | None, seed: int) -> list[str]:
+    """The families that a stored evaluation of a run's weights lacks."""
+    before = table.read(path) if path.is_file() else {}
+    same = {"weights_sha256": run.manifest["weights_sha256"], "seed": seed}
+    same["images_per_class"] = images
+    if any(before.get(name) != value for name, value in same.items()):
+        return list(table.FAMILIES)
+    return [name for name in table.FAMILIES if name not in before["scores"]]
+
+
+def find(profile: str) -> Path | None:
+    """The file of a profile's stored table, of the results in use or else the committed ones."""
+    candidates = (paths.results(profile) / FILE, paths.RESULTS / profile / FILE)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def read(profile: str) -> pd.DataFrame:
+    """The stored table of a profile."""
+    found = find(profile)
+    if found is None:
+        raise UserError(f"there is no {paths.results(profile) / FILE}: use systems.collect")
+    texts = {name: "" for name in ("at", "unit", "better", "note")}
+    return pd.read_csv(found).fillna(texts)
+
+
+def load(profile: str, seeds: Iterable[int] = (0,), recompute: bool = False) -> pd.DataFrame:
+    """The stored table of a profile; measured now if there is none, or if that is wanted."""
+    if recompute or find(profile) is None:
+        return collect(profile, seeds)
+    return read(profile)
+
+
+def scores_of(frame: pd.DataFrame, system: str, run_seed: int = 0) -> list[Score]:
+    """The scores of one system, as they were measured."""
+    own = frame[(frame.system == system) & (frame.run_seed == run_seed)]
+    return [Score(**row) for row in own[list(Score._fields)].to_dict("records")]
+
+
+def pivot(frame: pd.DataFrame, column: str = "value") -> pd.DataFrame:
+    """A row for each measure and place, a column for each system; means over the runs' seeds."""
+    order = frame[["measure", "at"]].drop_duplicates()
+    wide = frame.pivot_table(column, ["measure", "at"], "system", sort=False, dropna=False)
+    kept = pd.MultiIndex.from_frame(
+        order[order.set_index(["measure", "at"]).index.isin(wide.index)]
+    )
+    names = [name for name in SYSTEMS if name in wide.columns]
+    return wide.loc[kept, names].dropna(how="all")

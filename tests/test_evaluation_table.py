@@ -1,0 +1,192 @@
+"""`dpp evaluate`: all measures of a run in one table, whatever the run and its data."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+from test_runs import environment, tiny
+from tiny_data import write_folder
+
+from dpp import runs
+from dpp.evaluation import systems, table
+from dpp.evaluation.scores import Score
+from dpp.figures.measure_charts import measures
+from dpp.report import run_report
+from dpp.system.errors import UserError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0}
+QUICK = ("compactness", "consistency")
+
+
+def train(tmp_path_factory, name: str = "runs", **changes) -> runs.Run:
+    after = {"project_after": (1,)}
+    root = tmp_path_factory.mktemp(name)
+    return runs.run(tiny(**(SHORT | after | changes)), root=root, device="cpu", progress=False)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> runs.Run:
+    return train(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def folder_run(tmp_path_factory) -> runs.Run:
+    """A run on a folder of images, without boxes and parts."""
+    folder = write_folder(tmp_path_factory.mktemp("photographs") / "zoo", classes=3, images=8)
+    return train(tmp_path_factory, data=str(folder))
+
+
+def scores_of(content: dict, family: str) -> list[Score]:
+    return [table.from_entry(entry) for entry in content["scores"][family]]
+
+
+def test_evaluation_is_stored_and_later_measures_are_added(run, tmp_path):
+    path = tmp_path / "deep" / "evaluation.json"
+    told = []
+    report = lambda family, done, total: told.append((family, done, total))  # noqa: E731
+    first = table.evaluate(run, ["consistency"], out=path, report=report)
+    assert json.loads(path.read_text()) == first
+    assert {family for family, _, _ in told} == {"consistency"}
+    assert all(0 < done <= total for _, done, total in told)
+    both = table.evaluate(run, ["compactness"], out=path)
+    assert set(both["scores"]) == set(QUICK)
+    assert both["scores"]["consistency"] == first["scores"]["consistency"]
+    other = table.evaluate(run, ["compactness"], seed=1, out=path)  # of another seed: begins anew
+    assert set(other["scores"]) == {"compactness"}
+
+
+def test_the_same_seed_gives_the_same_scores(run, tmp_path):
+    one, two = (
+        table.evaluate(run, ["consistency", "stability"], seed=3, out=tmp_path / name)
+        for name in ("a.json", "b.json")
+    )
+    assert one["scores"] == two["scores"]
+
+
+def test_images_of_a_class_are_limited(run, tmp_path):
+    content = table.evaluate(run, ["compactness"], images=2, out=tmp_path / "e.json")
+    assert content["images"]["test"] == 2 * run.manifest["classes"]
+    with pytest.raises(UserError, match="at least 1"):
+        table.evaluate(run, ["compactness"], images=0, out=tmp_path / "e.json")
+
+
+def test_data_without_parts_and_boxes_fail_no_other_measure(folder_run, tmp_path):
+    families = ["compactness", "consistency", "stability", "purity", "pointing"]
+    content = table.evaluate(folder_run, families, out=tmp_path / "e.json")
+    assert 0 <= scores_of(content, "compactness")[0].value <= 100
+    for family in families[1:]:
+        (score,) = scores_of(content, family)
+        assert math.isnan(score.value)
+        assert "no marked parts" in score.note or "no boxes" in score.note
+    assert "not measured" in table.as_text(content)
+
+
+def test_a_plain_cnn_has_its_accuracy(tmp_path_factory, tmp_path):
+    cnn = train(tmp_path_factory, model="cnn", project_after=())
+    content = table.evaluate(cnn, out=tmp_path / "e.json")
+    assert set(content["scores"]) == set(table.FAMILIES)
+    (score,) = scores_of(content, "compactness")
+    assert score.value == pytest.approx(100 * cnn.manifest["results"]["test_accuracy"])
+    (score,) = scores_of(content, "purity")
+    assert score.note == "does not apply: a plain CNN has no prototypes"
+
+
+def test_a_run_without_projection_is_refused_in_one_line(tmp_path_factory, tmp_path):
+    unprojected = train(tmp_path_factory, project_after=())
+    with pytest.raises(UserError, match="were not projected") as error:
+        table.evaluate(unprojected, out=tmp_path / "e.json")
+    assert "\n" not in str(error.value) and not (tmp_path / "e.json").exists()
+
+
+def test_a_measure_that_does_not_exist_is_named(run):
+    with pytest.raises(UserError, match="did you mean consistency"):
+        table.evaluate(run, ["consistancy"])
+    with pytest.raises(UserError, match="choose from compactness, consistency"):
+        table.choose(["zzz"])
+    assert table.choose(["purity", "compactness"]) == ["compactness", "purity"]
+
+
+def test_damaged_file_of_an_evaluation_is_replaced(run, tmp_path):
+    path = tmp_path / "e.json"
+    for content in ("{", "[]", '{"format": 1, "seconds": {}, "scores": {"a": [{"b": 1}]}}'):
+        path.write_text(content)
+        assert table.read(path) == {}
+    assert set(table.evaluate(run, ["compactness"], out=path)["scores"]) == {"compactness"}
+
+
+def test_table_has_a_row_for_each_score():
+    scores = [
+        Score("consistency", "centre", 12.34, 10, 15, "%", "higher", 1, 2, 3, "a note"),
+        Score("prototypes", value=100.0),
+        Score("purity", note="there is none"),
+    ]
+    rows = table.rows_of(scores)
+    assert rows[0] == ("consistency", "centre", "12.3 %", "10 to 15", "1", "2", "3")
+    assert rows[1][2] == "100" and rows[2][2] == "not measured"
+    entries = [table.from_entry(json.loads(json.dumps(table.as_entry(one)))) for one in scores]
+    assert str(entries) == str(scores)
+
+
+def test_command_prints_the_table_and_bad_input_is_one_line(run, tmp_path):
+    words = [sys.executable, "-m", "dpp", "evaluate", str(run.folder), "--out"]
+    words += [str(tmp_path / "e.json"), "--measures", *QUICK]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert "consistency" in done.stdout and "random weights" in done.stdout
+    done = subprocess.run([*words, "nonsense"], capture_output=True, text=True, env=environment())
+    assert done.returncode == 2
+    assert done.stderr.startswith("dpp: there is no measure 'nonsense'")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_report_shows_what_was_measured(run, tmp_path):
+    assert run_report.measures(run) is None
+    table.evaluate(run, QUICK, out=run.folder / table.FILE)
+    shown = run_report.measures(run)
+    assert [row[0] for row in shown["rows"]][-1] == "consistency"
+    page = run_report.write_report(run, tmp_path / "card.html", examples=1).read_text()
+    assert 'id="measures"' in page and "original" in page
+    content = json.loads((run.folder / table.FILE).read_text())
+    (run.folder / table.FILE).write_text(json.dumps(content | {"weights_sha256": "other"}))
+    assert run_report.measures(run) is None
+    (run.folder / table.FILE).unlink()
+
+
+def test_systems_are_one_row_each_and_measured_once(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    monkeypatch.setattr(systems, "experiments", lambda *given: {("deformable", 0): run.experiment})
+    monkeypatch.setattr(systems.runs, "get", lambda experiment: run)
+    monkeypatch.setattr(table, "FAMILIES", {name: table.FAMILIES[name] for name in QUICK})
+    frame = systems.collect("smoke", folder=tmp_path / "each")
+    assert set(frame.family) == set(QUICK)
+    monkeypatch.setattr(table, "evaluate", lambda *a, **k: pytest.fail("measured twice"))
+    again = systems.collect("smoke", folder=tmp_path / "each")
+    assert again.equals(frame)
+    wide = systems.pivot(frame)
+    assert list(wide.columns) == ["deformable"]
+    assert wide.index[0] == ("accuracy", "")
+    stored = systems.scores_of(frame, "deformable")
+    assert stored[0].measure == "accuracy" and np.isfinite(stored[0].value)
+
+
+def test_chart_has_a_panel_for_each_measure():
+    row = {"at": "centre", "unit": "%", "random_weights": 1.0, "random_places": np.nan}
+    frame = pd.DataFrame(
+        [
+            row | {"system": "a", "measure": "x", "value": 5.0, "low": 4.0, "high": 6.0},
+            row | {"system": "b", "measure": "x", "value": 3.0, "low": np.nan, "high": np.nan},
+            row | {"system": "c", "measure": "x", "value": np.nan, "low": 1.0, "high": 2.0},
+        ]
+    )
+    figure = measures(frame, [("x", "centre"), ("y", "centre")])
+    first = figure.axes[0]
+    assert first.get_title() == "x, %"
+    assert [label.get_text() for label in first.get_yticklabels()] == ["a", "b"]  # c has no value
+    assert len(figure.axes) == 2
+    pyplot.close(figure)

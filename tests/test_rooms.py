@@ -21,6 +21,7 @@ ROOMS = (  # from the ground up; a room is a package or a module of `dpp/`
     "methods",
     "runs",
     "analysis",
+    "evaluation",
     "figures",
     "paper",
     "report",

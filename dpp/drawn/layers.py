@@ -77,8 +77,10 @@ class LayeredCanvas(Canvas):
         Returns:
             (size, size) float32, from 0 to 1, by the layers' names.
         """
-        owner = np.asarray(self._owner).reshape(self.size, SUPERSAMPLE, self.size, SUPERSAMPLE)
-        return {
-            name: (owner == number).mean(axis=(1, 3), dtype=np.float32)
-            for name, number in self._numbers.items()
-        }
+        owner, size = np.asarray(self._owner), self.size
+        shares = {}
+        for name, number in self._numbers.items():
+            rows = (owner == number).reshape(size, SUPERSAMPLE, -1).sum(axis=1, dtype=np.uint8)
+            counts = rows.reshape(size, size, SUPERSAMPLE).sum(axis=2, dtype=np.float32)
+            shares[name] = counts / SUPERSAMPLE**2
+        return shares

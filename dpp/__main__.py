@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dpp import __version__, doctor
 from dpp.data import catalogue
+from dpp.evaluation import command as evaluation
 from dpp.system.errors import UserError
 from dpp.system.profiles import PROFILES
 from dpp.training.experiments import PRESETS, Experiment, example_experiment, make_experiment
@@ -186,6 +187,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_explain_command(commands)
     add_report_command(commands)
     add_prune_command(commands)
+    evaluation.add_command(commands)
     command = commands.add_parser("status", help="renew the README's status table")
     command.set_defaults(run=run_status)
     return parser

@@ -74,3 +74,23 @@ def mean(values: np.ndarray) -> float:
     values = np.asarray(values, dtype=float)
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else NAN
+
+
+def part_of(progress: Progress, place: int, of: int) -> Progress:
+    """The progress of one of several tasks of about the same length."""
+    return lambda done, total: progress(place * total + done, of * total)
+
+
+def from_values(measure: str, at: str, values: np.ndarray, seed: int, **given) -> Score:
+    """A score from a value for each prototype or image: their mean, and its interval.
+
+    Args:
+        measure: its name.
+        at: see `Score`.
+        values: (n,), or (n, parts), which are averaged for each prototype; NaN where there is none.
+        seed: of the bootstrap.
+        given: other fields of `Score`.
+    """
+    values = np.asarray(values, dtype=float)
+    each = values.reshape(len(values), -1).mean(axis=1)
+    return Score(measure, at, mean(each), *bootstrap(each, seed), **given)

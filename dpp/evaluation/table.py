@@ -1,7 +1,212 @@
-"""All families of measures, by name."""
+"""All measures of a run: computed family by family, stored beside it, printed as a table."""
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 
-from dpp.evaluation.scores import Score
+import torch
 
-FAMILIES: dict[str, Callable[..., list[Score]]] = {}
+from dpp.analysis.network import Network
+from dpp.data.batches import ImageDataset, Splits, batches, make_loader
+from dpp.evaluation import compactness, consistency, purity
+from dpp.evaluation.scores import Score, from_values, not_measured
+from dpp.runs import Run, load_splits
+from dpp.system import files
+from dpp.system.errors import UserError, one_line
+
+FAMILIES: dict[str, Callable[..., list[Score]]] = {
+    "compactness": compactness.measure,
+    "consistency": consistency.measure_consistency,
+    "stability": consistency.measure_stability,
+    "purity": purity.measure,
+}
+FILE = "evaluation.json"
+FORMAT = 1
+HEADER = ("measure", "at", "value", "95 % interval", "random weights", "random places", "original")
+
+
+def choose(names: Iterable[str]) -> list[str]:
+    """The families of these names, in the order of `FAMILIES`; all of them without a name."""
+    names = list(names)
+    for name in names:
+        if name not in FAMILIES:
+            near = get_close_matches(name, FAMILIES, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(FAMILIES)}"
+            raise UserError(f"there is no measure {name!r}: {hint}")
+    return [name for name in FAMILIES if name in names or not names]
+
+
+def limit(splits: Splits, images: int | None) -> Splits:
+    """The splits with the first images of each class alone, un-augmented and of the test set."""
+    if images is None:
+        return splits
+    if images < 1:
+        raise UserError(f"--images {images}: a class needs at least 1 image")
+
+    def some(dataset: ImageDataset) -> ImageDataset:
+        seen: dict[int, int] = {}
+        records = []
+        for record in dataset.records:
+            seen[record.label] = seen.get(record.label, 0) + 1
+            if seen[record.label] <= images:
+                records.append(record)
+        return ImageDataset(records, dataset.store)
+
+    return splits._replace(projection=some(splits.projection), test=some(splits.test))
+
+
+def evaluate(
+    run: Run,
+    measures: Iterable[str] = (),
+    *,
+    images: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    out: Path | None = None,
+    report: Callable[[str, int, int], None] = lambda family, done, total: None,
+) -> dict:
+    """Measures a run and stores the result, family by family.
+
+    Measures that were stored before for the same weights, seed and images are kept.
+
+    Args:
+        run: finished; its prototypes, if it has any, projected.
+        measures: names of families; all without one.
+        images: of each class, at most; all by default.
+        seed: of random weights, places, noise and the bootstrap.
+        device: that the network runs on.
+        out: the file; by default `evaluation.json` in the run's folder.
+        report: called with a family, what is done of it, and the total.
+
+    Returns:
+        What is stored: `scores` has the scores of each family as dictionaries.
+    """
+    chosen = choose(measures)
+    experiment = run.experiment
+    plain = experiment.model == "cnn"
+    if not plain and not run.projected:
+        raise UserError(
+            f"the prototypes of {run.folder.name} were not projected, so that they are no parts of "
+            "images to be measured: choose a run with project_after"
+        )
+    splits = limit(load_splits(experiment, run.source), images)
+    path = Path(out or run.folder / FILE)
+    content = {
+        "format": FORMAT,
+        "run": run.folder.name,
+        "model": experiment.model,
+        "weights_sha256": run.manifest["weights_sha256"],
+        "seed": seed,
+        "images_per_class": images,
+        "images": {"training": len(splits.projection), "test": len(splits.test)},
+        "size": experiment.image_size,
+    }
+    before = read(path) if path.is_file() else {}
+    same = all(before.get(name) == value for name, value in content.items())
+    content |= {"seconds": {}, "scores": {}}
+    if same:
+        content |= {name: dict(before[name]) for name in ("seconds", "scores")}
+    network = None if plain else Network.of(run, device)
+    for name in chosen:
+        started = time.perf_counter()
+
+        def progress(done: int, total: int, name: str = name) -> None:
+            report(name, done, total)
+
+        if plain:
+            scores = measure_plain(run, splits, name, seed, device)
+        else:
+            scores = measure_family(network, splits, name, seed, progress)
+        content["scores"][name] = [as_entry(score) for score in scores]
+        content["seconds"][name] = round(time.perf_counter() - started, 1)
+        write(path, content)
+    return content
+
+
+def measure_family(network: Network, splits: Splits, name: str, seed: int, progress) -> list[Score]:
+    """The scores of one family, or why there is none: that of others must not depend on it."""
+    try:
+        return FAMILIES[name](network, splits, seed=seed, progress=progress)
+    except UserError as error:
+        return [not_measured(name, one_line(error))]
+
+
+@torch.no_grad()
+def measure_plain(run: Run, splits: Splits, name: str, seed: int, device: str) -> list[Score]:
+    """What applies to a CNN without prototypes: its accuracy."""
+    if name != "compactness":
+        return [not_measured(name, "does not apply: a plain CNN has no prototypes")]
+    model = run.load_model(device)
+    parameter, correct = next(model.parameters()), []
+    for batch in batches(make_loader(splits.test, 80)):
+        predicted = model(batch.images.to(parameter)).argmax(dim=1).cpu()
+        correct.append(100.0 * (predicted == batch.labels))
+    given = {"unit": "%", "better": "higher"}
+    return [from_values("accuracy", "", torch.cat(correct).numpy(), seed, **given)]
+
+
+def as_entry(score: Score) -> dict:
+    """A score as JSON has it: null for NaN."""
+    fields = score._asdict().items()
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in fields}
+
+
+def from_entry(entry: dict) -> Score:
+    """Undoes `as_entry`."""
+    return Score(**{k: math.nan if v is None else v for k, v in entry.items()})
+
+
+def write(path: Path, content: dict) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(path, content)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror}; name a file with --out"
+        ) from error
+
+
+def read(path: Path) -> dict:
+    """A stored evaluation; empty if the file is none of this version."""
+    try:
+        content = files.read_json(path)
+        fits = content["format"] == FORMAT and isinstance(content["seconds"], dict)
+        for entries in content["scores"].values():
+            for entry in entries:
+                from_entry(entry)
+    except (UserError, KeyError, TypeError, AttributeError):
+        return {}
+    return content if fits else {}
+
+
+def rows_of(scores: Sequence[Score]) -> list[tuple[str, ...]]:
+    """The cells of a table, as text: `HEADER`'s columns."""
+
+    def number(value: float, unit: str = "") -> str:
+        if math.isnan(value):
+            return ""
+        text = f"{value:.0f}" if value == round(value) and abs(value) >= 100 else f"{value:.3g}"
+        return text + (f" {unit}" if unit else "")
+
+    rows = []
+    for one in scores:
+        interval = "" if math.isnan(one.low) else f"{one.low:.3g} to {one.high:.3g}"
+        value = number(one.value, one.unit) or "not measured"
+        beside = (one.random_weights, one.random_places, one.original)
+        rows.append((one.measure, one.at, value, interval, *map(number, beside)))
+    return rows
+
+
+def as_text(content: dict) -> str:
+    """An evaluation as a table for the screen, with notes below it."""
+    scores = [from_entry(entry) for one in content["scores"].values() for entry in one]
+    rows = [HEADER, *rows_of(scores)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    lines = ["  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]
+    images = " and ".join(f"{count} {split}" for split, count in content["images"].items())
+    about = f"{content['run']}: {images} images of {content['size']} pixels, seed {content['seed']}"
+    named = {f"{one.measure} {one.at}".strip(): one.note for one in scores if one.note}
+    notes = [f"{name}: {note}" for name, note in named.items()]
+    return "\n".join([about, "", *(line.rstrip() for line in lines), "", *notes])

@@ -1,5 +1,6 @@
 """Birds of PoseBirds that are drawn again, and networks that are asked about them."""
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from scipy.special import softmax
 from torch import Tensor, nn
 
 from dpp.analysis.network import Network
@@ -75,8 +77,11 @@ def draw(bird: Individual, without: frozenset[str], kind: Word | None) -> np.nda
     return _DRAWN[key]
 
 
+_ANSWERED: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # logits, by network
+
+
 class Subject:
-    """A classifier that is asked about some birds; it answers each question once.
+    """A classifier that is asked about some birds; it is shown each picture once.
 
     Args:
         network: that classifies.
@@ -89,7 +94,7 @@ class Subject:
     ):
         self.network, self.scenes = network, scenes
         self._probabilities = probabilities or network.is_tree
-        self._answers: dict[Question, np.ndarray] = {}
+        self._logits: dict[tuple, np.ndarray] = _ANSWERED.setdefault(network, {})
 
     def show(self, questions: Sequence[Question]) -> Tensor:
         """(questions, 3, size, size), as the network takes them."""
@@ -103,13 +108,16 @@ class Subject:
     @torch.no_grad()
     def ask(self, questions: Sequence[Question]) -> np.ndarray:
         """The scores (questions, classes)."""
-        new = [one for one in dict.fromkeys(questions) if one not in self._answers]
+        keys = [(self.scenes[one.bird].bird, one.without, one.kind) for one in questions]
+        asked = dict(zip(keys, questions, strict=True))
+        new = [key for key in asked if key not in self._logits]
         for first in range(0, len(new), BATCH):
             some = new[first : first + BATCH]
-            logits = self.network.model(self.network.prepare(self.show(some))).double().cpu()
-            scores = logits.softmax(dim=1) if self._probabilities else logits
-            self._answers.update(zip(some, scores.numpy(), strict=True))
-        return np.stack([self._answers[question] for question in questions])
+            pictures = self.network.prepare(self.show([asked[key] for key in some]))
+            logits = self.network.model(pictures).double().cpu().numpy()
+            self._logits.update(zip(some, logits, strict=True))
+        scores = np.stack([self._logits[key] for key in keys])
+        return softmax(scores, axis=1) if self._probabilities else scores
 
     def explainer(self) -> Explainer:
         """Of the whole birds."""

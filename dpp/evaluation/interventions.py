@@ -24,8 +24,8 @@ from dpp.drawn.species import Word
 from dpp.evaluation import part_protocols as protocols
 from dpp.evaluation.baselines import random_weights
 from dpp.evaluation.bird_scenes import Classifier, Subject, choose_birds, find_words
+from dpp.evaluation.class_parts import TELLING
 from dpp.evaluation.part_protocols import (
-    EXCHANGED,
     REMOVED,
     THINGS,
     THRESHOLDS,
@@ -225,7 +225,7 @@ def measure_effects(
         drops.append(100 * (effects.score[:, None] - columns))
         progress(number + 1, len(networks))
     names = [f"effect of removing {name}" for name in REMOVED]
-    names += [f"effect of another species' {name}" for name in EXCHANGED]
+    names += [f"effect of another species' {name}" for name in TELLING]
     return [
         Score(
             name,

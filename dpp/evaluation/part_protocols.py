@@ -11,7 +11,10 @@ What PoseBirds differs in from FunnyBirds:
   cannot. Legs show nothing of the class; beak and breast show two attributes each.
 - Objects in the background are twigs, the perch, and what lies in front of the bird.
 - Target sensitivity takes two classes that share parts with an image's class but not the same
-  parts; how many they share is not the same for all classes, where FunnyBirds has always two.
+  parts. In FunnyBirds each shares two; here few classes share a whole part, so it is enough that a
+  part shows one attribute of the class, and that there is one. Of all such pairs, the first is
+  taken whose scores depend on what is shared, where FunnyBirds leaves out the image if the first
+  pair's do not.
 - `single exchange` is not in FunnyBirds: parts are not removed but exchanged for another species'.
 """
 
@@ -22,14 +25,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
-from dpp.drawn.individuals import BIRD, OBJECTS, REMOVABLE, SHOWN, exchange, shown_by
+from dpp.drawn.individuals import BIRD, OBJECTS, REMOVABLE, exchange, shown_by
 from dpp.drawn.species import Word
+from dpp.evaluation.class_parts import TELLING, Rivals, find_rivals, minimal_sufficient_sets
 
 THRESHOLDS = np.linspace(0.01, 0.5, 80)
 RELEVANT = 0.05  # a removal is relevant if it takes this share of the score or more
 THINGS = BIRD + OBJECTS  # what has an importance, in this order
 REMOVED = REMOVABLE + OBJECTS  # what is removed on its own, in this order
-EXCHANGED = tuple(part for part in BIRD if SHOWN[part])
 
 
 class Question(NamedTuple):
@@ -38,13 +41,6 @@ class Question(NamedTuple):
     bird: int
     without: frozenset[str] = frozenset()
     kind: Word | None = None
-
-
-class Rivals(NamedTuple):
-    """Two classes that look like a bird in some of its parts, each in others."""
-
-    labels: tuple[int, int]
-    shared: tuple[frozenset[str], frozenset[str]]
 
 
 Ask = Callable[[Sequence[Question]], np.ndarray]  # scores (questions, classes)
@@ -59,7 +55,7 @@ class Effects(NamedTuple):
         predicted: (N,), of the whole birds.
         score: (N,), of a whole bird's own class.
         removed: (N, `REMOVED`), the same without one part or object; NaN where there is none.
-        exchanged: (N, `EXCHANGED`), the same with one part as another species has it; NaN if all
+        exchanged: (N, `TELLING`), the same with one part as another species has it; NaN if all
             species have the same.
         rivals: for target sensitivity; None for a bird for which there are none, or whose rivals'
             scores do not depend on the parts that they share with it.
@@ -87,53 +83,6 @@ class Findings(NamedTuple):
     target_sensitivity: np.ndarray  # (N,)
 
 
-def minimal_sufficient_sets(words: Sequence[Word], label: int) -> list[frozenset[str]]:
-    """All smallest sets of parts that tell a class from every other: exact, from the code's words.
-
-    Args:
-        words: the attributes of each class.
-        label: the class.
-
-    Returns:
-        Sets of names from `BIRD`, none of which contains another.
-    """
-    own = [shown_by(words[label], part) for part in EXCHANGED]
-    others = [
-        {part for part, seen in zip(EXCHANGED, own, strict=True) if shown_by(word, part) != seen}
-        for number, word in enumerate(words)
-        if number != label
-    ]
-    found: list[frozenset[str]] = []
-    for size in range(1, len(EXCHANGED) + 1):
-        for parts in map(frozenset, itertools.combinations(EXCHANGED, size)):
-            minimal = not any(smaller <= parts for smaller in found)
-            if minimal and all(parts & differing for differing in others):
-                found.append(parts)
-    return found
-
-
-def find_rivals(words: Sequence[Word], label: int) -> Rivals | None:
-    """The two classes that share the most parts with a class, with no part shared by both.
-
-    Only parts that can be removed and show something count. Of several pairs, the one whose
-    smaller set of shared parts is largest, then whose larger one is, then the first.
-    """
-    parts = [part for part in REMOVABLE if SHOWN[part]]
-    shared = {
-        other: frozenset(p for p in parts if shown_by(word, p) == shown_by(words[label], p))
-        for other, word in enumerate(words)
-        if other != label
-    }
-    best, most = None, (0, 0)
-    for one, two in itertools.combinations(shared, 2):
-        if shared[one] & shared[two]:
-            continue
-        sizes = tuple(sorted((len(shared[one]), len(shared[two]))))
-        if sizes > most and sizes[0]:
-            best, most = Rivals((one, two), (shared[one], shared[two])), sizes
-    return best
-
-
 def find_effects(
     ask: Ask, labels: np.ndarray, words: Sequence[Word], seen: np.ndarray, seed: int
 ) -> Effects:
@@ -156,38 +105,42 @@ def find_effects(
     removed[tuple(where.T)] = ask(asked)[np.arange(len(asked)), labels[where[:, 0]]]
 
     random, twins = np.random.default_rng(seed), {}
-    for bird, (place, part) in itertools.product(birds, enumerate(EXCHANGED)):
+    for bird, (place, part) in itertools.product(birds, enumerate(TELLING)):
         own = words[labels[bird]]
         others = [word for word in words if shown_by(word, part) != shown_by(own, part)]
         if others:
             twins[bird, place] = exchange(own, others[random.integers(len(others))], part)
-    exchanged = np.full((len(labels), len(EXCHANGED)), np.nan)
+    exchanged = np.full((len(labels), len(TELLING)), np.nan)
     answers = ask([Question(bird, kind=twin) for (bird, _), twin in twins.items()])
     for (bird, place), answer in zip(twins, answers, strict=True):
         exchanged[bird, place] = answer[labels[bird]]
 
-    rivals, unproven = _proven_rivals(ask, whole, labels, words)
+    rivals, unproven = _proven_rivals(ask, labels, words)
     score = whole[np.arange(len(labels)), labels]
     return Effects(labels, whole.argmax(axis=1), score, removed, exchanged, rivals, unproven)
 
 
-def _proven_rivals(ask: Ask, whole: np.ndarray, labels, words):
-    """Rivals whose scores fall more without the parts that they share than without the other's."""
-    chosen = {label: find_rivals(words, label) for label in set(labels.tolist())}
-    rivals = [chosen[label] for label in labels.tolist()]
-    birds = [bird for bird, pair in enumerate(rivals) if pair]
-    asked = [Question(bird, parts) for bird in birds for parts in rivals[bird].shared]
+def _proven_rivals(ask: Ask, labels: np.ndarray, words: Sequence[Word]):
+    """Of each bird, the first rivals that each lose more without what they share than the other."""
+    candidates = {label: find_rivals(words, label) for label in set(labels.tolist())}
+    asked = [
+        Question(bird, parts)
+        for bird, label in enumerate(labels.tolist())
+        for parts in dict.fromkeys(one for pair in candidates[label] for one in pair.shared)
+    ]
     answers = dict(zip(asked, ask(asked), strict=True)) if asked else {}
-    unproven = 0
-    for bird in birds:
-        (one, two), (first, second) = rivals[bird]
-        without_first, without_second = (answers[Question(bird, p)] for p in (first, second))
-        if not (
-            without_first[one] < without_second[one] and without_second[two] < without_first[two]
-        ):
-            rivals[bird] = None
-            unproven += 1
-    return rivals, unproven
+
+    def proven(bird: int, pair: Rivals) -> bool:
+        one, two = pair.labels
+        first, second = (answers[Question(bird, parts)] for parts in pair.shared)
+        return first[one] < second[one] and second[two] < first[two]
+
+    rivals = [
+        next((pair for pair in candidates[label] if proven(bird, pair)), None)
+        for bird, label in enumerate(labels.tolist())
+    ]
+    have = [bool(candidates[label]) for label in labels.tolist()]
+    return rivals, sum(have) - sum(pair is not None for pair in rivals)
 
 
 def is_relevant(effects: Effects) -> np.ndarray:
@@ -241,7 +194,7 @@ def examine(ask: Ask, explain: Explain, effects: Effects, words: Sequence[Word])
     removable = marked_for_prediction[..., : len(REMOVABLE)]
     drops = effects.score[:, None] - effects.removed[:, : len(REMOVABLE)]
     exchanges = effects.score[:, None] - effects.exchanged
-    at = [THINGS.index(part) for part in EXCHANGED]
+    at = [THINGS.index(part) for part in TELLING]
     return Findings(
         synthetic_data_check(marked, effects, words),
         agreement(ask, ~removable, predicted),

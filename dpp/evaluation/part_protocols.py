@@ -271,8 +271,11 @@ def target_sensitivity(explain: Explain, rivals: Sequence[Rivals | None]) -> np.
     for bird, pair in enumerate(rivals):
         if pair:
             first, second = ([THINGS.index(part) for part in parts] for parts in pair.shared)
-            right = one[bird, first].sum() > two[bird, first].sum()
-            values[bird] = (right + (two[bird, second].sum() > one[bird, second].sum())) / 2
+            right = [
+                one[bird, first].sum() > two[bird, first].sum(),
+                two[bird, second].sum() > one[bird, second].sum(),
+            ]
+            values[bird] = np.mean(right)
     return values
 
 

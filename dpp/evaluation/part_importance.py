@@ -98,11 +98,11 @@ class Explainer:
         """
 
         def explain(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            random = None if seed is None else np.random.default_rng(seed)
             importances, totals = [], []
             for image, label in enumerate(labels.tolist()):
                 boxes = self.boxes(image, label, place)
-                if random is not None:
+                if seed is not None:
+                    random = np.random.default_rng((seed, image, label))
                     boxes = scatter(boxes, self.geometries[image].region, random)
                 importances.append(part_importances(boxes, self.masks[image]))
                 totals.append(boxes.weights.sum())

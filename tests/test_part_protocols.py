@@ -294,5 +294,25 @@ def test_exchange_gives_one_part_of_another_species():
     assert ((drops >= 1) & (drops <= [len(SHOWN[part]) for part in TELLING])).all()
 
 
+def test_drops_that_differ_by_noise_are_equal():
+    noisy, clean = [[1, 1e-6, -1e-6, 2e-6, 0, np.nan]], [[1, 0, 0, 0, 0, np.nan]]
+    importances = np.array([[5.0, 1, 2, 3, 4, 9]])
+    wanted = 0.5 + 0.5 * spearmanr(clean[0][:5], importances[0, :5])[0]
+    for drops in (noisy, clean):
+        found = protocols.rank_agreement(np.array(drops), importances)
+        np.testing.assert_allclose(found, [wanted])
+
+
+def test_rivals_that_noise_tells_apart_are_not_proven():
+    def nearly_blind(seen, words, objects):
+        return 1e-7 * np.array(count_parts(seen, words, objects))
+
+    effects, _ = run(nearly_blind, point_at("beak"), WORDS)
+    assert effects.rivals == [None] * 30
+    assert (
+        sum(pair is not None for pair in run(count_parts, point_at("beak"), WORDS)[0].rivals) >= 24
+    )
+
+
 def test_thresholds_are_those_of_the_paper():
     assert len(THRESHOLDS) == 80 and THRESHOLDS[0] == 0.01 and THRESHOLDS[-1] == 0.5

@@ -31,6 +31,7 @@ from dpp.evaluation.class_parts import TELLING, Rivals, find_rivals, minimal_suf
 
 THRESHOLDS = np.linspace(0.01, 0.5, 80)
 RELEVANT = 0.05  # a removal is relevant if it takes this share of the score or more
+NOISE = 1e-4  # of a score: which pictures share a batch changes it by less
 THINGS = BIRD + OBJECTS  # what has an importance, in this order
 REMOVED = REMOVABLE + OBJECTS  # what is removed on its own, in this order
 
@@ -59,7 +60,6 @@ class Effects(NamedTuple):
             species have the same.
         rivals: for target sensitivity; None for a bird for which there are none, or whose rivals'
             scores do not depend on the parts that they share with it.
-        unproven: how many birds have rivals whose scores do not.
     """
 
     labels: np.ndarray
@@ -68,7 +68,6 @@ class Effects(NamedTuple):
     removed: np.ndarray
     exchanged: np.ndarray
     rivals: list[Rivals | None]
-    unproven: int
 
 
 class Findings(NamedTuple):
@@ -115,12 +114,12 @@ def find_effects(
     for (bird, place), answer in zip(twins, answers, strict=True):
         exchanged[bird, place] = answer[labels[bird]]
 
-    rivals, unproven = _proven_rivals(ask, labels, words)
+    rivals = _proven_rivals(ask, labels, words)
     score = whole[np.arange(len(labels)), labels]
-    return Effects(labels, whole.argmax(axis=1), score, removed, exchanged, rivals, unproven)
+    return Effects(labels, whole.argmax(axis=1), score, removed, exchanged, rivals)
 
 
-def _proven_rivals(ask: Ask, labels: np.ndarray, words: Sequence[Word]):
+def _proven_rivals(ask: Ask, labels: np.ndarray, words: Sequence[Word]) -> list[Rivals | None]:
     """Of each bird, the first rivals that each lose more without what they share than the other."""
     candidates = {label: find_rivals(words, label) for label in set(labels.tolist())}
     asked = [
@@ -133,14 +132,12 @@ def _proven_rivals(ask: Ask, labels: np.ndarray, words: Sequence[Word]):
     def proven(bird: int, pair: Rivals) -> bool:
         one, two = pair.labels
         first, second = (answers[Question(bird, parts)] for parts in pair.shared)
-        return first[one] < second[one] and second[two] < first[two]
+        return second[one] - first[one] > NOISE and first[two] - second[two] > NOISE
 
-    rivals = [
+    return [
         next((pair for pair in candidates[label] if proven(bird, pair)), None)
         for bird, label in enumerate(labels.tolist())
     ]
-    have = [bool(candidates[label]) for label in labels.tolist()]
-    return rivals, sum(have) - sum(pair is not None for pair in rivals)
 
 
 def is_relevant(effects: Effects) -> np.ndarray:
@@ -164,12 +161,12 @@ def important(importances: np.ndarray, totals: np.ndarray) -> np.ndarray:
 def rank_agreement(drops: np.ndarray, importances: np.ndarray) -> np.ndarray:
     """Spearman's correlation of each row (N, things), from 0 to 1; NaN if a row is constant.
 
-    Things whose drop is NaN are left out.
+    Things whose drop is NaN are left out; drops that differ by less than `NOISE` are equal.
     """
     values = np.full(len(drops), np.nan)
     for row, (drop, importance) in enumerate(zip(drops, importances, strict=True)):
         known = ~np.isnan(drop)
-        ranks = [rankdata(one[known]) for one in (drop, importance)]
+        ranks = [rankdata(one) for one in (np.round(drop[known] / NOISE), importance[known])]
         one, two = (rank - rank.mean() for rank in ranks)
         length = np.sqrt((one @ one) * (two @ two))
         if length > 0:

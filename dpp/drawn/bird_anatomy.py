@@ -20,6 +20,7 @@ from dpp.drawn.drawing import (
     outline,
     swing,
 )
+from dpp.drawn.layers import in_layer
 from dpp.drawn.species import Word
 
 ATTRIBUTES = {
@@ -191,6 +192,7 @@ def body_frame(camera: Frame, pose: Pose) -> Frame:
     return camera.joint((0, 0), pose.tilt, stretch=pose.turn)
 
 
+@in_layer("body")
 def draw_bird(canvas: Canvas, camera: Frame, plumage: Plumage, pose: Pose) -> None:
     """Draws one bird, from what is far to what is near, and notes its parts on the canvas."""
     body = body_frame(camera, pose)
@@ -209,14 +211,17 @@ def draw_bird(canvas: Canvas, camera: Frame, plumage: Plumage, pose: Pose) -> No
     if not pose.back:
         ends = (body.place((0.35, -0.03)), head.place((0.07, -0.1)))
         radii = (0.15 * camera.unit, 0.1 * camera.unit)
-        canvas.limb(Frame(0, 0, (1, 0), (0, 1)), ends, radii, plumage.throat, 112)
+        with canvas.layer("breast"):
+            canvas.limb(Frame(0, 0, (1, 0), (0, 1)), ends, radii, plumage.throat, 112)
     draw_breast(canvas, body, plumage)
     for part, place in BODY_PARTS.items():
         canvas.note_part(part, body.place(place))
-    draw_head(canvas, head, plumage, pose.gape, "left" if pose.left != pose.back else "right")
+    draw_beak(canvas, head, plumage, pose.gape)
+    draw_head(canvas, head, plumage, "left" if pose.left != pose.back else "right")
     canvas.note_part(f"{near} wing", draw_wing(canvas, body, plumage, pose.wing, near=True))
 
 
+@in_layer("tail")
 def draw_tail(canvas: Canvas, body: Frame, plumage: Plumage, degrees: float) -> None:
     """Feathers about the root; the part is noted on the one that is drawn last."""
     root = body.joint((-0.46, 0.03), 180 - degrees)
@@ -250,12 +255,14 @@ def near_foot(level: Frame, pose: Pose) -> Point:
     return leg_frames(level, pose, 1)[2].place((0.15, -0.02))
 
 
+@in_layer("legs")
 def draw_leg(canvas: Canvas, level: Frame, plumage: Plumage, pose: Pose, side: int) -> Point:
     """Returns the foot's place."""
     thigh, shin, ankle = leg_frames(level, pose, side)
     colour = plumage.legs if side > 0 else darker(plumage.legs, 30)
     feathers = mix(plumage.breast_colour, plumage.back_colour, 30 if side > 0 else 60)
-    canvas.limb(thigh, ((-0.05, 0), (0.14, 0)), (0.10, 0.035), feathers, 80)
+    with canvas.layer("breast"):
+        canvas.limb(thigh, ((-0.05, 0), (0.14, 0)), (0.10, 0.035), feathers, 80)
     canvas.limb(shin, ((0, 0), (0.1, 0)), (0.026, 0.022), colour, 90)
     canvas.limb(ankle, ((0, 0), (0.15, 0)), (0.022, 0.02), colour, 90)
     foot = ankle.place((0.15, 0))
@@ -264,6 +271,7 @@ def draw_leg(canvas: Canvas, level: Frame, plumage: Plumage, pose: Pose, side: i
     return foot
 
 
+@in_layer("wing")
 def draw_wing(canvas: Canvas, body: Frame, plumage: Plumage, raised: float, near: bool) -> Point:
     """Feathers fanned about the shoulder, coverts, and the pattern. Returns the coverts' middle."""
     hinge, lift = ((0.20, 0.07), 78) if near else ((0.27, 0.12), 98)
@@ -291,6 +299,7 @@ def draw_wing(canvas: Canvas, body: Frame, plumage: Plumage, raised: float, near
     return coverts.place((0.25, -0.03))
 
 
+@in_layer("breast")
 def draw_breast(canvas: Canvas, body: Frame, plumage: Plumage) -> None:
     """The underside and the marks on it."""
     canvas.blob(body, UNDERSIDE, plumage.breast_colour)
@@ -307,21 +316,23 @@ def draw_breast(canvas: Canvas, body: Frame, plumage: Plumage) -> None:
             canvas.limb(body, ((x + 0.02, y + 0.03), (x - 0.05, y - 0.03)), (0.018, 0.008), marks)
 
 
-def draw_head(canvas: Canvas, head: Frame, plumage: Plumage, gape: float, side: str) -> None:
-    """Beak, skull, crown and eye.
-
-    Args:
-        side: of the eye that is seen, left or right.
-    """
+@in_layer("beak")
+def draw_beak(canvas: Canvas, head: Frame, plumage: Plumage, gape: float) -> None:
     upper, lower, tip = BEAKS[plumage.beak]
     canvas.shape(head.joint((0.17, -0.01), -gape), lower, darker(plumage.beak_colour, 25), 90)
     mouth = head.joint((0.17, -0.02), gape * 0.4)
     canvas.shape(mouth, upper, plumage.beak_colour, 108)
     canvas.note_part("beak", mouth.place(tip))
+
+
+@in_layer("head")
+def draw_head(canvas: Canvas, head: Frame, plumage: Plumage, side: str) -> None:
+    """Skull, crown and the eye that is seen, on the left or right side."""
     if plumage.crown == "crest":
         canvas.blob(head, CREST, darker(plumage.back_colour, 25), 120)
     canvas.blob(head, HEAD, plumage.back_colour, 132)
-    canvas.blob(head, CHEEK, plumage.throat)
+    with canvas.layer("breast"):
+        canvas.blob(head, CHEEK, plumage.throat)
     if plumage.crown == "cap":
         canvas.blob(head, CAP, plumage.ink)
     elif plumage.crown == "mask":

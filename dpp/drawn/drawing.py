@@ -12,6 +12,7 @@ import random
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -171,6 +172,10 @@ class Canvas:
     def cover_from_here(self) -> None:
         """What is drawn from now on hides the animal."""
         self._covering = True
+
+    def layer(self, name: str):
+        """A context: what is drawn in it is a layer, of which `dpp.drawn.layers` takes notice."""
+        return nullcontext()
 
     def polygon(self, points: Iterable[Point], colour: Colour, height: int | None = None) -> None:
         """Fills a polygon; its points are in units of the image's side.

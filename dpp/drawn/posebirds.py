@@ -8,8 +8,10 @@
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from PIL import Image
 
 from dpp.drawn import scenery
 from dpp.drawn.bird_anatomy import ADJECTIVES, NOUNS, PARTS, Plumage, Pose, draw_bird, near_foot
@@ -47,8 +49,20 @@ def draw_image(
     Args:
         turned: degrees to add to some joints of its pose, by their names in `Pose`.
     """
+    return draw_on(Canvas, kind, rng, image_size, pose, turned)[0]
+
+
+def draw_on(
+    make_canvas: Callable[[int, Image.Image], Canvas],
+    kind: Word,
+    rng: random.Random,
+    image_size: int,
+    pose: float,
+    turned: Mapping[str, float] | None = None,
+) -> tuple[Drawing, Canvas]:
+    """`draw_image` on a canvas of one's own, made from a size and a backdrop; and that canvas."""
     scene, look, angles, light = (random.Random(rng.getrandbits(64)) for _ in range(4))
-    canvas = Canvas(image_size, scenery.backdrop(image_size, scene))
+    canvas = make_canvas(image_size, scenery.backdrop(image_size, scene))
     scenery.clutter(canvas, scene)
 
     stance = Pose.draw(angles, pose)
@@ -65,7 +79,7 @@ def draw_image(
     draw_bird(canvas, camera, Plumage.draw(kind, look), stance)
     box = canvas.take_box()
     scenery.occlude(canvas, scene, centre, 0.26, OCCLUSION)
-    return Drawing(finish(canvas, light), box, canvas.visible_parts())
+    return Drawing(finish(canvas, light), box, canvas.visible_parts()), canvas
 
 
 def write_cub_lists(

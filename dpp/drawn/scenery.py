@@ -5,6 +5,7 @@ import random
 from PIL import Image, ImageDraw, ImageFilter
 
 from dpp.drawn.drawing import Canvas, Colour, Frame, darker, jitter, lighter, mix
+from dpp.drawn.layers import in_layer
 
 # Each place: the colours at the top and the bottom of the backdrop, and of what is out of focus.
 PLACES = {
@@ -73,14 +74,16 @@ def twig(canvas: Canvas, rng: random.Random, start, degrees: float, length: floa
 
 
 def clutter(canvas: Canvas, rng: random.Random) -> None:
-    """Twigs in focus behind the animal, growing in from the image's sides."""
-    for _ in range(rng.randint(1, 3)):
+    """Twigs in focus behind the animal, growing in from the image's sides; each is a layer."""
+    for number in range(rng.randint(1, 3)):
         from_left = rng.random() < 0.5
         start = (-0.05 if from_left else 1.05, rng.uniform(0, 1))
         degrees = rng.uniform(-40, 40) + (0 if from_left else 180)
-        twig(canvas, rng, start, degrees, rng.uniform(0.35, 0.8))
+        with canvas.layer(f"twig {number + 1}"):
+            twig(canvas, rng, start, degrees, rng.uniform(0.35, 0.8))
 
 
+@in_layer("perch")
 def perch(canvas: Canvas, rng: random.Random, feet) -> None:
     """A branch across the image, under the feet.
 
@@ -125,6 +128,7 @@ def blade(canvas: Canvas, rng: random.Random, root, length: float, colour: Colou
     )
 
 
+@in_layer("cover")
 def occlude(canvas: Canvas, rng: random.Random, centre, reach: float, chance: float) -> None:
     """Sometimes puts a leafy twig or single leaves between the animal and the viewer.
 

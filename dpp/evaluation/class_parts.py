@@ -1,0 +1,68 @@
+"""Which parts tell PoseBirds' classes apart, and which ones they share: exact, from their words."""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dpp.drawn.individuals import BIRD, REMOVABLE, SHOWN, shown_by
+from dpp.drawn.species import Word
+
+TELLING = tuple(part for part in BIRD if SHOWN[part])  # parts that show something of the class
+
+
+class Rivals(NamedTuple):
+    """Two classes that look like a bird in some of its parts, each in others."""
+
+    labels: tuple[int, int]
+    shared: tuple[frozenset[str], frozenset[str]]
+
+
+def minimal_sufficient_sets(words: Sequence[Word], label: int) -> list[frozenset[str]]:
+    """All smallest sets of parts that tell a class from every other: exact, from the code's words.
+
+    Args:
+        words: the attributes of each class.
+        label: the class.
+
+    Returns:
+        Sets of names from `BIRD`, none of which contains another.
+    """
+    own = [shown_by(words[label], part) for part in TELLING]
+    others = [
+        {part for part, seen in zip(TELLING, own, strict=True) if shown_by(word, part) != seen}
+        for number, word in enumerate(words)
+        if number != label
+    ]
+    found: list[frozenset[str]] = []
+    for size in range(1, len(TELLING) + 1):
+        for parts in map(frozenset, itertools.combinations(TELLING, size)):
+            minimal = not any(smaller <= parts for smaller in found)
+            if minimal and all(parts & differing for differing in others):
+                found.append(parts)
+    return found
+
+
+def find_rivals(words: Sequence[Word], label: int) -> list[Rivals]:
+    """Pairs of classes that share parts with a class, without a part that both share.
+
+    A part is shared that shows at least one attribute of the class; only those that can be removed
+    count. Pairs come in the order of how many parts the class that shares fewer does, then the
+    other, most first.
+    """
+    parts = [part for part in REMOVABLE if SHOWN[part]]
+    shared = {
+        other: frozenset(part for part in parts if _alike(word, words[label], part))
+        for other, word in enumerate(words)
+        if other != label
+    }
+    pairs = [
+        Rivals((one, two), (shared[one], shared[two]))
+        for one, two in itertools.combinations(shared, 2)
+        if shared[one] and shared[two] and not shared[one] & shared[two]
+    ]
+    return sorted(pairs, key=lambda pair: sorted(map(len, pair.shared)), reverse=True)
+
+
+def _alike(one: Word, two: Word, part: str) -> bool:
+    pairs = zip(shown_by(one, part), shown_by(two, part), strict=True)
+    return any(mine == other for mine, other in pairs)

@@ -51,6 +51,7 @@ def measure(experiment: Experiment, source: Source, device: str = "cpu") -> Fore
         splits = load_splits(experiment, source)
         method, classes = METHODS[experiment.model], len(source.class_names)
         limits.check_memory(experiment, backbone.channels, classes)
+        limits.check_reach(experiment, experiment.image_size // backbone.stride)
         model = method.build(experiment, backbone, classes).to(device)
         missing = find_missing(splits, backbone) if experiment.views else Missing(0, 0, 0.0)
         count = min(experiment.batch_size, len(splits.train))

@@ -12,6 +12,7 @@ import random
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 import victims
 from started import Broken, Started, limit_all
 from tiny_data import write_folder
+from tqdm import tqdm
 
 from dpp import data, runs
 from dpp.data.cache import PixelStore
@@ -54,6 +56,8 @@ class Lab:
         os.environ |= {"DPP_DATA": str(self.home / "data"), "OMP_NUM_THREADS": "1"}
         os.environ |= {"DPP_RESULTS": str(self.home / "results")}
         torch.set_num_threads(1)
+        tqdm.monitor_interval = 0  # no thread, which a copy of this process would not have
+        tqdm.set_lock(threading.RLock())  # the usual one is shared with copies, and they are killed
         self.images = write_folder(self.home / "images", classes=3, images=8)
         self.source = data.load(str(self.images))
         self.run = runs.run(self.experiment, root=self.home / "runs", progress=False)

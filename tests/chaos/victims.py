@@ -13,6 +13,7 @@ from dpp.data.cache import PixelStore
 from dpp.data.feature_store import FeatureStore
 from dpp.drawn.posebirds import BIRDS
 from dpp.paper import run_queue
+from dpp.report import own_folder  # noqa: F401  what commands import late is here for copies
 from dpp.system import worker_pool
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, make_experiment

@@ -143,6 +143,14 @@ def holder(tmp_path):
     process.join(10)
 
 
+def test_unfinished_file_of_a_killed_process_is_removed_when_it_is_written_again(tmp_path):
+    left, other = tmp_path / ".a[1].json.0123abcd.tmp", tmp_path / ".b.json.0123abcd.tmp"
+    for path in (left, other):
+        path.write_text("half")
+    files.write_json(tmp_path / "a[1].json", {})
+    assert names(tmp_path) == [other.name, "a[1].json"]
+
+
 def test_lock_that_another_process_holds_is_refused_or_waited_for(tmp_path, holder):
     process, go = holder
     with pytest.raises(UserError, match="another process is at work in"):

@@ -18,6 +18,8 @@ TINY = {"weights": "none", "backbone": "slim_resnet50", "image_size": 32}
         ({}, {"workers": 1000}, "workers=1000: 4,000 processes need about 240 GB"),
         ({"epochs": 2147483647}, {}, "epochs=2,147,483,647: at a second for each"),
         ({"kernel_size": 99, "per_class": 500}, {}, "prototypes of 9,801 parts with .* GB"),
+        ({"kernel_size": 100}, {}, "kernel_size=100: .* 99 cells .* even one up to 4"),
+        ({"kernel_size": 9}, {}, "kernel_size=9: .* 4 cells .* map has 4 x 4: .* odd .* 7"),
         ({"train_per_class": 2**31 - 1}, {}, "are 6,442,450,953 images: choose at most 1,000,000"),
         ({"batch_size": 10**9}, {}, "a batch of 1,000,000,000 images of 32 px needs at least"),
     ],
@@ -44,6 +46,7 @@ def test_usual_experiments_fit():
         experiment = make_experiment(profile)
         making.limits.check_epochs(experiment)
         making.limits.check_memory(experiment, 2048, classes)
+        making.limits.check_reach(experiment, 4)
     making.limits.check_workers(2)
 
 

@@ -266,7 +266,9 @@ def test_killed_build_resumes_where_it_was(tmp_path, monkeypatch):
     store.build(compute)
     assert asked == [12, 16]
     assert store.get([0, 5, 17])[:, 0].tolist() == [0, 4, 16]
+    (store.folder / ".about.json.0123abcd.tmp").write_text("half")  # killed while it was verified
     assert FeatureStore(tmp_path, "x", {}, 18, (5,), "float32").open() == ""
+    assert sorted(path.name for path in store.folder.iterdir()) == ["about.json", "features.bin"]
 
 
 @pytest.mark.parametrize("damage", ["truncate", "first chunk", "about", "other key"])

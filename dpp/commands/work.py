@@ -72,8 +72,10 @@ def run_train(arguments: argparse.Namespace) -> int:
     own = "data" in changes and changes["data"] not in catalogue.NAMES
     if own:
         from dpp.report import own_folder
+        from dpp.runs import limits
 
         device = runs.choose_device(arguments.device)
+        limits.check_workers(arguments.workers)  # before images are read and steps are timed
         experiment = own_folder.prepare(arguments.profile, changes, arguments.root, device)
     else:
         experiment = make_experiment(arguments.profile or "mini", **changes)

@@ -80,6 +80,7 @@ class FeatureStore:
         """
         if not self.folder.is_dir():
             return "it is not there"
+        files.remove_abandoned(self.folder)
         if wrong := self._problem():
             return wrong
         with suppress(OSError):  # it may be another person's

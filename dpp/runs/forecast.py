@@ -50,6 +50,7 @@ def measure(experiment: Experiment, source: Source, device: str = "cpu") -> Fore
         splits = load_splits(experiment, source)
         method, classes = method_of(experiment), len(source.class_names)
         limits.check_memory(experiment, backbone.channels, classes)
+        limits.check_reach(experiment, experiment.image_size // backbone.stride)
         model = method.build(experiment, backbone, classes).to(device)
         precision = choose_precision(experiment.precision, device)
         missing = Missing(0, 0, 0.0)

@@ -13,6 +13,7 @@ JOB_BYTES = 400e6  # that a process which trains has to itself
 WORKER_BYTES = 60e6  # that a process which prepares batches has to itself
 LOADERS = 4  # each with its own processes: training, projection, validation, test
 MOST_EPOCHS = 100_000
+SMALL_REACH = 3  # cells from its centre that a prototype may have parts at on any map
 FLOAT = 4  # bytes
 COPIES = 4  # of what is trained: itself, its gradient, and two moments of Adam
 
@@ -76,6 +77,23 @@ def check_memory(experiment: Experiment, channels: int, classes: int) -> None:
                 f"{what} needs at least {needed / 1e9:,.0f} GB and {free / 1e9:.1f} GB are free: "
                 f"lower {fields}"
             )
+
+
+def check_reach(experiment: Experiment, cells: int) -> None:
+    """Raises a `UserError` if a prototype's outer parts rest outside the map wherever it is.
+
+    Args:
+        cells: of a side of the backbone's map; on the smallest maps a few more are allowed.
+    """
+    dilation = 1 if experiment.kernel_size % 2 else 2
+    reach = (experiment.kernel_size - 1) * dilation // 2
+    most = max(cells - 1, SMALL_REACH)
+    if reach > most:
+        raise UserError(
+            f"kernel_size={experiment.kernel_size}: its outer parts rest {reach} cells from the "
+            f"centre, off the image, as the map has {cells} x {cells}: choose an odd number up to "
+            f"{2 * most + 1} or an even one up to {(most + 1) // 2 * 2}"
+        )
 
 
 def available_memory() -> float:

@@ -131,6 +131,7 @@ def make_trainer(
     torch.manual_seed(experiment.seed)
     backbone = load_backbone(experiment, pretrained)
     limits.check_memory(experiment, backbone.channels, len(source.class_names))
+    limits.check_reach(experiment, experiment.image_size // backbone.stride)
     build = method_of(experiment).build
     model = build(experiment, backbone, len(source.class_names)).to(device)
     if experiment.compile:

@@ -8,6 +8,7 @@ here reads or writes pickle.
 import errno
 import fcntl
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -62,6 +63,7 @@ def write_file(path: Path, content: bytes) -> None:
             f"{path} ({len(content):,} bytes) could not be written: {reason}; {outcome}. Fix that, "
             "or write to another disk, and run the command again"
         ) from error
+    remove_abandoned(path.parent, path.name)
     with suppress(OSError):  # not every file system can; without it, a crash may undo the rename
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -135,15 +137,15 @@ def read_json(path: Path):
         raise UserError(f"{path} is damaged, or is not JSON: {error}") from error
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Removes the unfinished files of processes that have ended.
+def remove_abandoned(folder: Path, name: str = "") -> None:
+    """Removes the unfinished files of processes that have ended: of one name, or all.
 
     A writer holds a lock on its file, which the kernel releases however the writer ends. An empty
     file may be new, and its writer about to lock it.
     """
     # `flock` itself: `filelock` locks a file by its path, and creates it if it is not there, but
     # this lock belongs to a file that is open already and is about to be renamed or removed.
-    for path in folder.glob(".*.tmp"):
+    for path in folder.glob(f".{glob.escape(name) or '*'}.*.tmp"):
         with suppress(OSError), path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(file.fileno())

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -17,32 +18,37 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the tests' own helpers
 
 import damage  # noqa: E402
+import disks  # noqa: E402
 import hostile  # noqa: E402
 import processes  # noqa: E402
 from lab import Lab  # noqa: E402
 
-QUICK = [
-    damage.attack_run_files,
-    damage.attack_pixels,
-    damage.attack_features,
-    damage.attack_hashes,
-    damage.attack_exchange,
-    damage.attack_states,
-    damage.attack_records,
-    damage.attack_lists,
-    hostile.attack_images,
-    hostile.attack_archives,
-    hostile.attack_names,
-    hostile.attack_full_disk,
-]
-SLOW = [
-    processes.attack_training,
-    processes.attack_group,
-    processes.attack_queue,
-    processes.attack_cache_building,
-    processes.attack_report,
-]
-SLOW_SHARE = 0.03  # of the attacks start processes, which takes seconds each
+OFTEN, SOMETIMES, SELDOM = 70, 20, 3  # milliseconds, tenths of a second, and seconds each
+KINDS = {
+    damage.attack_run_files: OFTEN,
+    damage.attack_pixels: OFTEN,
+    damage.attack_features: OFTEN,
+    damage.attack_hashes: OFTEN,
+    damage.attack_exchange: OFTEN,
+    damage.attack_states: OFTEN,
+    damage.attack_records: OFTEN,
+    damage.attack_lists: OFTEN,
+    hostile.attack_images: OFTEN,
+    hostile.attack_archives: OFTEN,
+    hostile.attack_names: OFTEN,
+    disks.attack_file_limit: SOMETIMES,
+    disks.attack_full_disk: SOMETIMES,
+    disks.attack_read_only: SOMETIMES,
+    processes.attack_pixel_cache: SOMETIMES,
+    processes.attack_feature_cache: SOMETIMES,
+    processes.attack_drawing: SOMETIMES,
+    disks.attack_full_training: SELDOM,
+    processes.attack_training: 3 * SELDOM,
+    processes.attack_group: 2 * SELDOM,
+    processes.attack_queue: SELDOM,
+    processes.attack_two_queues: SELDOM,
+    processes.attack_reader: SELDOM,
+}
 
 
 def main() -> int:
@@ -51,28 +57,35 @@ def main() -> int:
     parser.add_argument("--attacks", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=60, help="stop after so many")
     parser.add_argument("--only", default="", help="attacks whose name has this in it")
-    parser.add_argument("--slow-share", type=float, default=SLOW_SHARE)
+    parser.add_argument("--first", type=int, default=1, help="the number of the first attack")
     chosen = parser.parse_args()
     begun, outcomes, defects = time.monotonic(), defaultdict(Counter), []
-    kinds = [[kind for kind in some if chosen.only in kind.__name__] for some in (QUICK, SLOW)]
+    seconds = Counter()
+    kinds = {kind: share for kind, share in KINDS.items() if chosen.only in kind.__name__}
     with tempfile.TemporaryDirectory(prefix="dpp-chaos-", ignore_cleanup_errors=True) as home:
         lab = Lab(Path(home).resolve(), random.Random(chosen.seed))
         print(f"seed {chosen.seed}, {chosen.attacks} attacks", flush=True)
-        for number in range(1, chosen.attacks + 1):
+        for number in range(chosen.first, chosen.attacks + 1):
             if time.monotonic() - begun > 60 * chosen.minutes:
                 break
             lab.chance = random.Random(f"{chosen.seed} {number}")
-            slow = lab.chance.random() < chosen.slow_share
-            attack = lab.chance.choice(kinds[slow] or kinds[not slow])
+            [attack] = lab.chance.choices(list(kinds), kinds.values())
             name = attack.__name__.removeprefix("attack_")
+            before = time.monotonic()
             outcome = carry_out(attack, lab)
+            seconds[name] += time.monotonic() - before
             outcomes[name][outcome] += 1
             if outcome.startswith("DEFECT"):
                 defects.append(f"attack {number}, {name}: {outcome}")
                 print(defects[-1], flush=True)
+            shutil.rmtree(lab.home / "rooms", ignore_errors=True)
+            if number % 100 == 0:
+                print(
+                    f"{number} attacks, {(time.monotonic() - begun) / 60:.1f} minutes", flush=True
+                )
     for name, counts in sorted(outcomes.items()):
         parts = ", ".join(f"{outcome}: {count}" for outcome, count in counts.most_common(6))
-        print(f"{name:16} {sum(counts.values()):5}  {parts}")
+        print(f"{name:16} {sum(counts.values()):5} {seconds[name]:6.0f} s  {parts}")
     total = sum(sum(counts.values()) for counts in outcomes.values())
     minutes = (time.monotonic() - begun) / 60
     print(f"{total} attacks, {len(defects)} defects, {minutes:.1f} minutes, seed {chosen.seed}")

@@ -7,7 +7,8 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from lab import Broken, Lab, expect_clean, expect_same, facts, refused
+from lab import Lab, expect_clean, expect_same, facts, refused
+from started import Broken
 from tiny_data import write_cub
 
 from dpp import data

@@ -1,24 +1,22 @@
-"""Hostile images, archives and names, and disks that are full or cannot be written to."""
+"""Hostile images, archives and names."""
 
 import io
 import os
-import resource
 import tarfile
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from lab import Broken, Lab, expect_clean, expect_same, refused
+from lab import Lab, refused
 from matplotlib import pyplot
 from PIL import Image
+from started import Broken
 from tiny_data import write_folder
 
 from dpp import data
 from dpp.data.archives import unpack
 from dpp.data.images import open_image
 from dpp.figures import explanation_figures
-from dpp.runs import checkpoints, run_files
-from dpp.system import files
 from dpp.system.errors import UserError
 
 FORMATS = ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"]
@@ -110,42 +108,3 @@ def attack_names(lab: Lab) -> str:
     figure.savefig(io.BytesIO(), format="png")
     pyplot.close(figure)
     return "drawn"
-
-
-def attack_full_disk(lab: Lab) -> str:
-    """A disk that is full in the middle of a write leaves what was there."""
-    room = lab.room()
-    files.write_json(room / "file.json", {"old": 1})
-    state = checkpoints.save_state(room, 1, {"old": list(range(100))})
-    run = lab.copy_run(room)
-    most = lab.chance.randrange(0, 3000)
-    child = os.fork()
-    if child == 0:  # a limit cannot be had back
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-        os._exit(write_too_much(room, run.folder))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code:
-        raise Broken(f"a full disk was not refused as it should be ({code})")
-    expect_same(files.read_json(room / "file.json"), {"old": 1}, "a file on a full disk")
-    expect_same(checkpoints.find_states(room), [state], "states on a full disk")
-    run.verify()
-    expect_clean(room)
-    return "refused"
-
-
-def write_too_much(room: Path, run: Path) -> int:
-    large = {"text": "x" * 5000}
-    writes = [
-        lambda: files.write_json(room / "file.json", large),
-        lambda: checkpoints.save_state(room, 2, large),
-        lambda: run_files.write_manifest(run, large),
-    ]
-    for number, write in enumerate(writes, start=1):
-        try:
-            write()
-            return number  # it fitted
-        except UserError:
-            continue
-        except BaseException:
-            return 10 + number
-    return 0

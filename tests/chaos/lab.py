@@ -1,41 +1,42 @@
-"""Where attacks happen: a folder of its own, what it is compared with, and processes that end.
+"""Where attacks happen: a folder of its own, and what their outcomes are compared with.
 
-Whatever is started inherits limits on memory, file size and processor time, belongs to a session of
-its own, and is killed at its end; processes that it left behind come to this one and are counted.
+Processes that an attack left behind come to this one and are counted. Mounts are seen by this
+process and what it starts, and vanish with it.
 """
 
+import contextlib
 import ctypes
+import functools
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
-import sys
-import time
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+import victims
+from started import Broken, Started, limit_all
 from tiny_data import write_folder
+from tqdm import tqdm
 
 from dpp import data, runs
 from dpp.data.cache import PixelStore
-from dpp.system import worker_pool
+from dpp.system import files
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, make_experiment
 
-MEMORY = 16 * 10**9  # of address space, for each process
-FILE = 2 * 10**9  # bytes
-PROCESSOR = 900  # seconds, for each process
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: orphans become children of this process
-TINY = {"weights": "none", "backbone": "slim_resnet50", "kernel_size": 2, "per_class": 2}
+NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
+PRIVATE = 0x4000 | 0x40000  # MS_REC | MS_PRIVATE
+VICTIMS = str(Path(victims.__file__).resolve())
+FRESH = 0.1  # of the commands start a new interpreter
+TINY = {"weights": "none", "backbone": "slim_vgg16_bn", "kernel_size": 2, "per_class": 2}
 TINY |= {"image_size": 32, "epochs": 3, "warm_epochs": 1, "second_warm_epochs": 0}
-
-
-class Broken(Exception):
-    """An attack found a defect."""
 
 
 @dataclass
@@ -48,17 +49,19 @@ class Lab:
     number: int = 0
 
     def __post_init__(self):
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        limit_all()
+        self.can_mount = own_mounts()
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
         os.environ |= {"DPP_DATA": str(self.home / "data"), "OMP_NUM_THREADS": "1"}
         os.environ |= {"DPP_RESULTS": str(self.home / "results")}
         torch.set_num_threads(1)
+        tqdm.monitor_interval = 0  # no thread, which a copy of this process would not have
+        tqdm.set_lock(threading.RLock())  # the usual one is shared with copies, and they are killed
         self.images = write_folder(self.home / "images", classes=3, images=8)
         self.source = data.load(str(self.images))
         self.run = runs.run(self.experiment, root=self.home / "runs", progress=False)
-        self.known = facts(self.run)
+        self.known, self.weights = facts(self.run), weights_of(self.run.folder.parent)
         self.pixels = self.store(self.home / "cache").get(self.source.records)[0].copy()
 
     @property
@@ -80,12 +83,73 @@ class Lab:
             self.run.experiment, shutil.copytree(self.run.folder, folder / self.run.folder.name)
         )
 
-    def train(self, root: Path, *more: str) -> list[str]:
-        """The command that trains what `run` is a run of."""
+    def start(self, *words: str, **changes: str) -> Started:
+        """Starts one of the victims, or `dpp` if the first word is its command."""
+        command = [VICTIMS, *words] if hasattr(victims, words[0]) else ["-m", "dpp", *words]
+        return Started(command, fresh=self.chance.random() < FRESH, **changes)
+
+    def train(self, root: Path, *more: str, **changes: str) -> Started:
+        """Starts to train what `run` is a run of."""
         words = ["train", "--profile", "smoke", "--root", str(root), "--data", str(self.images)]
         for name, value in TINY.items():
             words += ["--" + name.replace("_", "-"), str(value)]
-        return [sys.executable, "-m", "dpp", *words, "--project-after", "3", *more]
+        return self.start(*words, "--project-after", "3", *more, **changes)
+
+    def queue(self, root: Path, jobs: str) -> Started:
+        """Starts to make the runs of a queue."""
+        return self.start(
+            "queue", str(root), jobs, "spawn" if self.chance.random() < FRESH else "fork"
+        )
+
+    @functools.cached_property
+    def queued(self) -> dict[str, str]:
+        for plan in victims.plans():
+            runs.run(plan, root=self.home / "queued", progress=False)
+        return weights_of(self.home / "queued")
+
+    @functools.cached_property
+    def made(self) -> dict:
+        """What victims make where nothing disturbs them."""
+        folder = str(self.home / "made")
+        pixels = victims.pixels(str(self.images), folder, "100")
+        return {
+            "pixels": pixels.copy(),
+            "features": victims.features(folder),
+            "drawing": contents(victims.drawing(folder, "1")),
+        }
+
+    @contextlib.contextmanager
+    def disk(self, size: int) -> Iterator[Path]:
+        """A disk of its own, of some bytes."""
+        folder = self.room() / "disk"
+        folder.mkdir()
+        mount("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+        try:
+            yield folder
+        finally:
+            mount("umount", "--lazy", str(folder))
+
+
+def mount(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def own_mounts() -> bool:
+    """Whether this process could get mounts of its own: root can, others on some systems."""
+    system, user, group = ctypes.CDLL(None), os.getuid(), os.getgid()
+    if system.unshare(NEW_MOUNTS):
+        if system.unshare(NEW_MOUNTS | NEW_USER):
+            return False
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+    return not system.mount(b"none", b"/", None, PRIVATE, None)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The hash of every file in a folder, by its path there."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): files.sha256(path) for path in found}
 
 
 def facts(run: runs.Run) -> tuple:
@@ -98,9 +162,12 @@ def facts(run: runs.Run) -> tuple:
     return weights, manifest["results"], metrics, opened.origins, opened.experiment
 
 
-def weights_of(folder: Path) -> str:
-    [path] = folder.glob("*/weights.safetensors")
-    return runs.open_run(path.parent).manifest["weights_sha256"]
+def weights_of(root: Path) -> dict[str, str]:
+    """The hashes of the weights of finished runs, which are compared with them, by name."""
+    found = [runs.open_run(path.parent) for path in root.glob("*/manifest.json")]
+    for run in found:
+        run.verify()
+    return {run.folder.name: run.manifest["weights_sha256"] for run in found}
 
 
 def expect_same(value, known, what: str) -> None:
@@ -119,75 +186,12 @@ def refused(error: UserError) -> str:
 
 
 def expect_clean(folder: Path) -> None:
-    """No unfinished files or folders are left."""
-    left = [p for p in folder.rglob(".*") if p.suffix in (".tmp", ".unfinished")]
+    """No unfinished files or folders are left, but for empty ones: they may be new."""
+    left = [path for path in folder.rglob(".*") if path.suffix in (".tmp", ".unfinished")]
+    left = [path for path in left if (any(path.iterdir()) if path.is_dir() else size(path))]
     if left:
         raise Broken(f"left behind: {left[0].name}")
 
 
-class Started:
-    """A command in a session of its own."""
-
-    def __init__(self, command: list[str], **options):
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        self.process = subprocess.Popen(
-            command, **pipes, start_new_session=True, preexec_fn=limit_processor, **options
-        )
-
-    def wait_until(self, ready, seconds: float = 240) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready() and self.process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    def end(self, number: int | None = None, *, group: bool = False, seconds: float = 240) -> str:
-        """Sends a signal, waits for the end, and looks for what it left; returns what it said."""
-        if number and self.process.poll() is None:
-            (os.killpg if group else os.kill)(self.process.pid, number)
-        try:
-            said = self.process.communicate(timeout=seconds)[0]
-        except subprocess.TimeoutExpired as error:
-            self.kill_session()
-            raise Broken(f"did not end within {seconds:.0f} s") from error
-        deadline = time.monotonic() + 2 * worker_pool.GRACE + 10
-        while (alive := self.session()) and time.monotonic() < deadline:
-            reap()
-            time.sleep(0.2)
-        self.kill_session()
-        if alive:
-            raise Broken(f"{len(alive)} processes left behind")
-        if "Traceback" in said:
-            raise Broken(f"traceback: {said.strip().splitlines()[-1]}")
-        return said
-
-    def session(self) -> list[int]:
-        """The processes of the session that are alive."""
-        alive = []
-        for entry in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                state, _, _, session = entry.read_text().rpartition(")")[2].split()[:4]
-            except OSError:
-                continue
-            if int(session) == self.process.pid and state != "Z":
-                alive.append(int(entry.parent.name))
-        return alive
-
-    def kill_session(self) -> None:
-        for number in self.session():
-            try:
-                os.kill(number, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        reap()
-
-
-def limit_processor() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR, PROCESSOR))
-
-
-def reap() -> None:
-    """Takes note of the ends of adopted processes."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+def size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0

@@ -1,9 +1,10 @@
 """All measures of one run in one row: whether its parts follow, and what its cells see."""
 
-from dpp.analysis import joint_study, part_following, receptive_field
+from dpp.analysis import joint_study, offset_effect, part_following, receptive_field
 from dpp.analysis.network import Network
 from dpp.analysis.part_following import held_at_rest, summarise
 from dpp.data.batches import Splits
+from dpp.networks.prototypes import OffsetBranch
 from dpp.runs import Run, load_splits
 from dpp.training.trunk_cache import cache_splits
 
@@ -24,7 +25,10 @@ def study(run: Run, *, near: float = NEAR, birds: int = 3, images: int = 6) -> d
         `accuracy`, `accuracy at rest`; `offset`, the median in cells; `share`, `elsewhere` and
         `distance` of `part_following.follow`, each `moved` and `at rest`, distances in pixels of
         the network's input; `gain own` and `gain others`; `slope` and `R2` of the one-joint test,
-        `moved` and `at rest`; `half` and `most` of the effective receptive field, in pixels.
+        `moved` and `at rest`; `half` and `most` of the effective receptive field, in pixels. Of
+        predicted offsets also `active`, the share of the branch's units; `spread common`, `place`
+        and `image` of `offset_effect.offset_spread`; and the measures of the same network with
+        each part `at mean` offset (`part_following.held_at_mean`).
     """
     network, splits = Network.of(run), splits_of(run)
     pace = network.size / len(network.cell_centres)  # pixels of a cell
@@ -42,6 +46,9 @@ def study(run: Run, *, near: float = NEAR, birds: int = 3, images: int = 6) -> d
         "accuracy at rest": gain["correct at rest"].mean(),
     }
     row |= {"gain own": gain.own.mean(), "gain others": gain.others.mean()}
+    if isinstance(network.model.offsets, OffsetBranch):
+        row |= _measure_branch(network, splits, within, pace)
+        row["active"] = run.manifest["results"]["test_active"]
     if run.experiment.data == "posebirds":
         for kind, one in {"moved": network, "at rest": held_at_rest(network)}.items():
             given = {"birds": birds, "pose": run.experiment.pose, "within": within}
@@ -50,6 +57,25 @@ def study(run: Run, *, near: float = NEAR, birds: int = 3, images: int = 6) -> d
     field = receptive_field.field_of(network, load_splits(run.experiment, run.source).test, images)
     return {
         name: float(value) for name, value in (row | dict(field[["half", "most"]].mean())).items()
+    }
+
+
+def _measure_branch(
+    network: Network, splits: Splits, within: float, pace: float
+) -> dict[str, float]:
+    """What predicted offsets depend on, and what constant ones would do as well."""
+    spread = offset_effect.offset_spread(network, splits.test).mean()
+    same = part_following.held_at_mean(network, splits.projection)
+    means = summarise(part_following.follow(same, splits.projection, splits.test, within=within))
+    gain = part_following.gain_by_moving(same, splits.test)
+    return {
+        "spread common": spread["common"],
+        "spread place": spread["with_place"],
+        "spread image": spread["with_image"],
+        "share at mean": means.share["moved"],
+        "elsewhere at mean": means.elsewhere["moved"],
+        "distance at mean": means.distance["moved"] * pace,
+        "accuracy at mean": gain["correct moved"].mean(),
     }
 
 

@@ -6,15 +6,14 @@ the layers before that stage as they were pretrained, whose features are compute
 Everything else is mini's. Each run becomes one row of `following.csv` under `results/`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
 from dpp import runs
-from dpp.analysis import following_study
+from dpp.analysis import Network, following_study, part_following
+from dpp.analysis.intervals import Interval, interval
 from dpp.networks import released
 from dpp.runs import records
 from dpp.system import paths
@@ -41,6 +40,7 @@ STARTS = {  # of the offset branch
     "He, zero; a tenth of the rate": {"offset_rate": 5e-4},
     "He, zero; input times 64": {"variant": "released:large_features"},
 }
+EPOCH_COLUMNS = ("validation_offset", "validation_active", "offset_gradient")
 EVERY_SWITCH = "all"
 CHART_POSE = 1.5  # of everything that is not drawn along the pose
 
@@ -84,7 +84,8 @@ def collect(
     for experiment in experiments:
         rows = stored(experiment, FOLLOWING)
         if rows.empty and recompute:
-            store(runs.run(experiment, **options), study)
+            run = runs.run(experiment, **options)
+            store(run, study(run))
             rows = stored(experiment, FOLLOWING)
         found.append(rows.assign(kind=kind_of(experiment)))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame({"run": []})
@@ -97,55 +98,24 @@ def kind_of(experiment: Experiment) -> str:
 
 def stored(experiment: Experiment, name: str) -> pd.DataFrame:
     """The rows of a run in one of the study's tables."""
-    path = paths.results(experiment.profile) / name
-    table = records.read(path if path.is_file() else paths.RESULTS / experiment.profile / name)
+    table = records.read(table_path(experiment.profile, name))
     return table[table.run == experiment.name]
 
 
-def store(run: runs.Run, study: Callable[[runs.Run], dict[str, float]]) -> None:
-    """Measures a run and puts its row, and its epochs, into the study's tables."""
+def table_path(profile: str, name: str) -> Path:
+    """Where a table of the study is read: under `DPP_RESULTS`, or if there is none, committed."""
+    own = paths.results(profile) / name
+    return own if own.is_file() else paths.RESULTS / profile / name
+
+
+def store(run: runs.Run, measures: dict[str, float]) -> None:
+    """Puts the measures of a run, with its record, and its epochs into the study's tables."""
     folder = paths.results(run.experiment.profile)
-    row = records.of_run(run).summary | study(run)
+    row = records.of_run(run).summary | measures
     records.replace_rows(folder / FOLLOWING, pd.DataFrame([row]))
     names = [*("stage", "epoch", "phase"), *EPOCH_COLUMNS]
     epochs = run.metrics.reindex(columns=names).assign(run=run.experiment.name)
     records.replace_rows(folder / FOLLOWING_EPOCHS, epochs)
-
-
-EPOCH_COLUMNS = ("validation_offset", "validation_active", "offset_gradient")
-
-
-class Interval(NamedTuple):
-    """A mean over seeds, and the 95 % interval of Student's t around it."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
-
-    def __str__(self) -> str:
-        if self.count < 2:
-            return f"{self.mean:.1f} (one run)" if self.count else "not run"
-        return f"{self.mean:.1f} [{self.low:.1f}, {self.high:.1f}]"
-
-    @property
-    def sign(self) -> int:
-        """1 or -1 if the whole interval is above or below zero, else 0."""
-        return int(self.low > 0) - int(self.high < 0)
-
-
-def interval(values: Sequence[float], share: float = 0.95) -> Interval:
-    """The mean of some values, one for each seed, and its interval by Student's t."""
-    known = np.asarray(values, dtype=float)
-    known = known[~np.isnan(known)]
-    if len(known) < 2:
-        mean = float(known.mean()) if len(known) else np.nan
-        return Interval(mean, np.nan, np.nan, len(known))
-    error = known.std(ddof=1) / len(known) ** 0.5
-    half = stats.t.ppf((1 + share) / 2, len(known) - 1) * error
-    return Interval(
-        float(known.mean()), float(known.mean() - half), float(known.mean() + half), len(known)
-    )
 
 
 def paired(
@@ -164,3 +134,48 @@ def along_pose(table: pd.DataFrame, column: str, scale: float = 100) -> pd.DataF
     found = pd.DataFrame.from_dict(rows, orient="index")
     found.index = pd.MultiIndex.from_tuples(found.index, names=["kind", "pose"])
     return found
+
+
+def compare_with_rigid(run: runs.Run, rigid: runs.Run) -> dict[str, float]:
+    """By how many points a run is more accurate than its rigid twin on the same test images.
+
+    Returns:
+        `over rigid`, its `low` and `high`: the interval over images, of paired differences.
+    """
+    correct = [
+        part_following.gain_by_moving(Network.of(one), following_study.splits_of(one).test)
+        for one in (rigid, run)
+    ]
+    before, after = (one["correct moved"].astype(float) for one in correct)
+    return interval(100 * (after - before)).named("over rigid")
+
+
+def measure_photo(run: str, rigid_run: str, per_class: int = 5) -> None:
+    """Measures a deformable run on photographs and its rigid twin, and stores their rows.
+
+    Args:
+        run: folder of the deformable run.
+        rigid_run: of its twin; empty if there is none yet.
+        per_class: images of each class and split on which parts are followed.
+    """
+    moving, *twins = (runs.open_run(Path(one).expanduser()) for one in (run, rigid_run) if one)
+    for one in (moving, *twins):
+        row = following_study.study(one, per_class=per_class)
+        if one is moving and twins:
+            row |= compare_with_rigid(moving, *twins)
+        store(one, row)
+
+
+def photo_rows(backbones: Iterable[str]) -> pd.DataFrame:
+    """The stored rows of photo runs: of each backbone a deformable and a rigid one, NaN if not run.
+
+    Returns:
+        Indexed by `backbone` and `kind`; of several runs the first by name.
+    """
+    wanted = pd.MultiIndex.from_product([backbones, ["deformable", "rigid"]])
+    table = records.read(table_path("photo", FOLLOWING))
+    if table.empty:
+        return pd.DataFrame(index=wanted)
+    kinds = table.deformable.map({True: "deformable", False: "rigid"})
+    rows = table.assign(kind=kinds).drop_duplicates(["backbone", "kind"])
+    return rows.set_index(["backbone", "kind"]).reindex(wanted)

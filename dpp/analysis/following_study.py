@@ -34,8 +34,8 @@ def study(
         `accuracy`, `accuracy at rest`; `offset`, the median in cells; `share`, `elsewhere` and
         `distance` of `part_following.follow`, each `moved` and `at rest`, distances in pixels of
         the network's input; `share gained`, its `low` and `high`, of `share_gained`; `gain own` and
-        `gain others`; `slope` and `R2` of the one-joint test, `moved` and `at rest`; `half` and
-        `most` of the effective receptive field, in pixels. Of predicted offsets also `active`, the
+        `gain others`; `slope` and `R2` of the one-joint test, and how far true parts and parts
+        `went` there in pixels, `moved` and `at rest`; `half` and `most` of the effective receptive field, in pixels. Of predicted offsets also `active`, the
         share of the branch's units; `spread common`, `place` and `image` of
         `offset_effect.offset_spread`; and the measures of the same network with
         each part `at mean` offset (`part_following.held_at_mean`).
@@ -60,10 +60,11 @@ def study(
         row |= _measure_branch(network, *shown, within, pace)
         row["active"] = run.manifest["results"]["test_active"]
     if run.experiment.data == "posebirds":
+        given = {"birds": birds, "pose": run.experiment.pose, "within": within}
         for kind, one in {"moved": network, "at rest": held_at_rest(network)}.items():
-            given = {"birds": birds, "pose": run.experiment.pose, "within": within}
             line = joint_study.slope_of(joint_study.answer_to_joints(one, **given))
             row |= {f"slope {kind}": line["slope"], f"R2 {kind}": line["R2"]}
+            row |= {f"true went {kind}": line["true"] * pace, f"went {kind}": line["own"] * pace}
     field = receptive_field.field_of(network, load_splits(run.experiment, run.source).test, images)
     return {
         name: float(value) for name, value in (row | dict(field[["half", "most"]].mean())).items()

@@ -3,7 +3,8 @@
 The study needs a network in which a part means something: `LOCAL` cuts a slim ResNet-34 after the
 first block of its third stage, so that a cell sees a part of the bird and not all of it, and keeps
 the layers before that stage as they were pretrained, whose features are computed once, as in photo.
-Everything else is mini's. Each run becomes one row of `following.csv` under `results/`.
+It is trained for as many epochs as the paper's, three times mini's: offsets that answer to the image
+come late. Everything else is mini's. Each run is one row of `following.csv` under `results/`.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,6 +28,9 @@ LOCAL = {
     "views": 4,
     "prototype_start": "features",
     "offset_start": "he",
+    "epochs": 30,
+    "project_after": (20, 30),
+    "decay": 0.93,
 }
 KINDS = {
     "rigid": {"deformation": "none", "offset_start": "normal"},

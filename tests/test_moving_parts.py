@@ -9,6 +9,7 @@ from tiny_analysis import ask, make_data, make_model
 from dpp import runs
 from dpp.analysis import following_study, offset_effect, part_following
 from dpp.analysis.intervals import interval
+from dpp.figures.interval_charts import interval_curves
 from dpp.networks import released
 from dpp.paper import moving_parts
 from dpp.system.errors import UserError
@@ -105,9 +106,9 @@ def test_paired_differences_are_seed_by_seed():
     table = pd.DataFrame(rows, columns=["kind", "pose", "seed", "accuracy"])
     found = moving_parts.paired(table, "accuracy", "rigid", "predicted")
     assert found == pytest.approx(interval([20, 30]))
-    levels = moving_parts.along_pose(table, "accuracy")
-    assert levels.loc["rigid", 1]["mean"] == pytest.approx(55)
-    assert levels.loc["predicted", 1]["count"] == 3
+    levels = moving_parts.along(table[table.kind == "rigid"], "accuracy")
+    assert levels.loc[1, "mean"] == pytest.approx(55) and levels.loc[1, "count"] == 2
+    assert moving_parts.along(table[:0], "accuracy").empty
 
 
 def test_designs_differ_in_one_thing():
@@ -165,3 +166,16 @@ def test_comparison_with_a_twin_is_paired_by_image(data, monkeypatch):
     ]
     expected = interval((100 * (right[1] - right[0])).tolist())
     assert list(found.values()) == pytest.approx([expected.mean, expected.low, expected.high])
+
+
+def test_curves_have_one_colour_for_a_name_and_bars_where_intervals_are_known():
+    known = pd.DataFrame({"mean": [1.0, 2], "low": [0.5, 1], "high": [2.0, 3]}, index=[0.0, 2.0])
+    bare = pd.DataFrame({"mean": [3.0, 1]}, index=[0.0, 2.0])
+    panels = {"a": {"rigid": known, "moved": bare}, "b": {"moved": bare}}
+    figure = interval_curves(panels, "pose")
+    first, second = figure.axes
+    assert first.get_title() == "a" and second.get_xlabel() == "pose"
+    assert len(first.collections) == 1 and not second.collections  # the bars of one curve
+    named = {line.get_label(): line.get_color() for line in first.lines}
+    assert named["moved"] == second.lines[0].get_color() and len(set(named.values())) > 1
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["rigid", "moved"]

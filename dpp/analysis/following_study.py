@@ -35,10 +35,10 @@ def study(
         `distance` of `part_following.follow`, each `moved` and `at rest`, distances in pixels of
         the network's input; `share gained`, its `low` and `high`, of `share_gained`; `gain own` and
         `gain others`; `slope` and `R2` of the one-joint test, and how far true parts and parts
-        `went` there in pixels, `moved` and `at rest`; `half` and `most` of the effective receptive field, in pixels. Of predicted offsets also `active`, the
-        share of the branch's units; `spread common`, `place` and `image` of
-        `offset_effect.offset_spread`; and the measures of the same network with
-        each part `at mean` offset (`part_following.held_at_mean`).
+        `went` there in pixels, `moved` and `at rest`; `half` and `most` of the effective receptive
+        field, in pixels. Of predicted offsets also `active`, the share of the branch's units;
+        `spread common`, `place` and `image` of `offset_effect.offset_spread`; and the measures of
+        the same network with each part `at mean` offset (`part_following.held_at_mean`).
     """
     network, splits = Network.of(run), splits_of(run)
     pace = network.size / len(network.cell_centres)  # pixels of a cell

@@ -3,24 +3,26 @@
 The study needs a network in which a part means something: `LOCAL` cuts a slim ResNet-34 after the
 first block of its third stage, so that a cell sees a part of the bird and not all of it, and keeps
 the layers before that stage as they were pretrained, whose features are computed once, as in photo.
-It is trained for as many epochs as the paper's, three times mini's: offsets that answer to the image
-come late. Everything else is mini's. Each run is one row of `following.csv` under `results/`.
+It is trained for as many epochs as the paper's, three times mini's: offsets that answer to the
+image come late. Everything else is mini's. Each run is one row of `following.csv`.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from dpp import runs
-from dpp.analysis import Network, following_study, part_following
+from dpp.analysis import Network, following_study, part_following, receptive_field
 from dpp.analysis.intervals import Interval, interval
 from dpp.networks import released
 from dpp.runs import records
 from dpp.system import paths
-from dpp.training.experiments import Experiment, make_experiment
+from dpp.training.experiments import Experiment, base_experiment, make_experiment
 
 FOLLOWING, FOLLOWING_EPOCHS = "following.csv", "following_epochs.csv"
+FIELDS, BOXES = "receptive_fields.csv", "box_placements.csv"
 LOCAL = {
     "kernel_size": 2,
     "cut_after": "layer3.0",
@@ -131,13 +133,11 @@ def paired(
     return interval(scale * (gaps[after] - gaps[before]))
 
 
-def along_pose(table: pd.DataFrame, column: str, scale: float = 100) -> pd.DataFrame:
-    """A measure by `kind` and `pose`: `mean`, `low` and `high`."""
-    groups = table.groupby(["kind", "pose"])[column]
-    rows = {key: interval(scale * values)._asdict() for key, values in groups}
-    found = pd.DataFrame.from_dict(rows, orient="index")
-    found.index = pd.MultiIndex.from_tuples(found.index, names=["kind", "pose"])
-    return found
+def along(table: pd.DataFrame, column: str, scale: float = 100, by: str = "pose") -> pd.DataFrame:
+    """A measure along the pose, or another column: `mean`, `low`, `high` and `count`."""
+    rows = {key: interval(scale * values)._asdict() for key, values in table.groupby(by)[column]}
+    columns = list(Interval._fields)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis(by)
 
 
 def compare_with_rigid(run: runs.Run, rigid: runs.Run) -> dict[str, float]:
@@ -183,3 +183,31 @@ def photo_rows(backbones: Iterable[str]) -> pd.DataFrame:
     kinds = table.deformable.map({True: "deformable", False: "rigid"})
     rows = table.assign(kind=kinds).drop_duplicates(["backbone", "kind"])
     return rows.set_index(["backbone", "kind"]).reindex(wanted)
+
+
+def fields_by_cut(cuts: Iterable[str], images: int = 10) -> pd.DataFrame:
+    """The effective receptive fields of the study's backbone, pretrained, cut at some layers.
+
+    Returns:
+        Indexed by the last layer: `channels`, `cells` in a row of the map, and `half` and `most`,
+        the sides in pixels of the squares that hold a half and nine tenths of what a cell sees.
+    """
+    experiment = design("rigid", 1.0, 0)
+    base = runs.run(base_experiment(experiment), progress=False)
+    test = runs.load_splits(experiment, runs.load_source(experiment)).test
+    shown = test.batch([(0, index * len(test) // images) for index in range(images)]).images
+    rows = {}
+    for cut in cuts:
+        backbone = runs.load_backbone(
+            replace(experiment, cut_after=cut, frozen_trunk="", views=0), base
+        )
+        centres = backbone.eval().cell_centres(experiment.image_size)
+        cells = receptive_field.inner_cells(len(centres))
+        field = receptive_field.effective_field(backbone, shown, cells, centres)
+        sides = field[["half", "most"]].mean()
+        rows[cut or "layer4, upsampled"] = {
+            "channels": backbone.channels,
+            "cells": len(centres),
+            **sides,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("last layer")

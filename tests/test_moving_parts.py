@@ -111,6 +111,25 @@ def test_paired_differences_are_seed_by_seed():
     assert moving_parts.along(table[:0], "accuracy").empty
 
 
+def test_states_of_one_network_are_paired_run_by_run():
+    rows = pd.DataFrame({"accuracy": [0.9, 0.8], "accuracy at rest": [0.7, 0.7]})
+    assert moving_parts.gap(rows, "accuracy") == pytest.approx(interval([20, 10]))
+    assert moving_parts.gap(rows, "accuracy", "at mean").count == 0
+    table = moving_parts.by_state(rows, {"accuracy": 100})
+    assert table.accuracy["moved"].startswith("85.0 [") and table.accuracy["at mean"] == "not run"
+
+
+def test_departures_are_compared_with_networks_without_any_seed_by_seed():
+    columns = ["run", "accuracy", "offset", "share moved", "share at rest"]
+    names = [moving_parts.switched(one, 2.0, 0).name for one in ("", "zero_outside", "all")]
+    rows = [(names[0], 0.9, 1, 0.5, 0.3), (names[1], 0.8, 2, 0.4, 0.3)]
+    found = moving_parts.departures(pd.DataFrame(rows, columns=columns), 2.0, [0, 1])
+    assert found["accuracy gained"]["zero_outside"].mean == pytest.approx(-10)
+    assert found.offset["zero_outside"] == 2 and found.runs["zero_outside"] == 1
+    assert found["accuracy gained"]["as the paper"].mean == 0
+    assert found.runs["all"] == 0 and np.isnan(found.offset["all"])
+
+
 def test_designs_differ_in_one_thing():
     three = [moving_parts.design(kind, 2.0, 3) for kind in moving_parts.KINDS]
     assert [moving_parts.kind_of(one) for one in three] == list(moving_parts.KINDS)

@@ -7,7 +7,7 @@ It is trained for as many epochs as the paper's, three times mini's: offsets tha
 image come late. Everything else is mini's. Each run is one row of `following.csv`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from dpp.system import paths
 from dpp.training.experiments import Experiment, base_experiment, make_experiment
 
 FOLLOWING, FOLLOWING_EPOCHS = "following.csv", "following_epochs.csv"
-FIELDS, BOXES = "receptive_fields.csv", "box_placements.csv"
+FIELDS = "receptive_fields.csv"
 LOCAL = {
     "kernel_size": 2,
     "cut_after": "layer3.0",
@@ -44,11 +44,12 @@ STARTS = {  # of the offset branch
     "normal, 2e-5": {"offset_start": "normal", "offset_deviation": 2e-5},
     "normal, 0.01": {"offset_start": "normal", "offset_deviation": 0.01},
     "He, zero; a tenth of the rate": {"offset_rate": 5e-4},
+    "He, zero; four times the rate": {"offset_rate": 0.02},
     "He, zero; input times 64": {"variant": "released:large_features"},
 }
 EPOCH_COLUMNS = ("validation_offset", "validation_active", "offset_gradient")
 EVERY_SWITCH = "all"
-CHART_POSE = 1.5  # of everything that is not drawn along the pose
+STATES = ("moved", "at mean", "at rest")  # of one network: see `part_following`
 
 
 def design(kind: str, pose: float, seed: int, **changes) -> Experiment:
@@ -122,6 +123,67 @@ def store(run: runs.Run, measures: dict[str, float]) -> None:
     names = [*("stage", "epoch", "phase"), *EPOCH_COLUMNS]
     epochs = run.metrics.reindex(columns=names).assign(run=run.experiment.name)
     records.replace_rows(folder / FOLLOWING_EPOCHS, epochs)
+
+
+def gap(
+    rows: pd.DataFrame,
+    measure: str,
+    before: str = "at rest",
+    after: str = "moved",
+    scale: float = 100,
+) -> Interval:
+    """By how much a measure of one state of the same networks exceeds that of another."""
+    first, second = (state_column(rows, measure, state) for state in (before, after))
+    return interval(scale * (second - first))
+
+
+def state_column(rows: pd.DataFrame, measure: str, state: str) -> pd.Series:
+    """A measure of one of the `STATES`, run by run; NaN where it was not taken."""
+    name = "accuracy" if (measure, state) == ("accuracy", "moved") else f"{measure} {state}"
+    return rows.get(name, pd.Series(float("nan"), index=rows.index))
+
+
+def by_state(rows: pd.DataFrame, scales: Mapping[str, float]) -> pd.DataFrame:
+    """Means with intervals, as text: a row for each of the `STATES`, a column for each measure.
+
+    Args:
+        rows: of networks that predict offsets.
+        scales: what each measure is multiplied by, by its name.
+    """
+    cells = {
+        state: {
+            measure: str(interval(scale * state_column(rows, measure, state))).replace("+", "")
+            for measure, scale in scales.items()
+        }
+        for state in STATES
+    }
+    return pd.DataFrame.from_dict(cells, orient="index")
+
+
+def departures(table: pd.DataFrame, pose: float, seeds: Iterable[int]) -> pd.DataFrame:
+    """What each departure of the released code does to the measures, beside networks without any.
+
+    Args:
+        table: of `collect`, with rows of `switched` experiments.
+        pose, seeds: of those.
+
+    Returns:
+        A row for each departure and for all: means of `accuracy`, `offset`, `share moved` and
+        `share at rest`; `accuracy gained`, an `Interval` of paired differences; `runs`.
+    """
+    known = table.set_index("run")
+    columns = ["accuracy", "offset", "share moved", "share at rest"]
+    rows = {}
+    for switch in ("", *switches(), EVERY_SWITCH):
+        pairs = [[switched(one, pose, seed).name for one in ("", switch)] for seed in seeds]
+        both = [pair for pair in pairs if set(pair) <= set(known.index)]
+        found = known.reindex([after for _, after in both])
+        gains = [100 * (known.accuracy[after] - known.accuracy[before]) for before, after in both]
+        rows[switch or "as the paper"] = dict(found[columns].mean()) | {
+            "accuracy gained": interval(gains),
+            "runs": len(both),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def paired(

@@ -172,19 +172,23 @@ def test_photo_rows_that_are_not_stored_are_empty(tmp_path, monkeypatch):
     assert found["resnet34"].tolist() == [0.5, 0.4] and found["vgg16"].isna().all()
 
 
-def test_comparison_with_a_twin_is_paired_by_image(data, monkeypatch):
-    network = ask(make_model("dilated"), data)
-    held = network.exchange(offsets=None)
-    monkeypatch.setattr(moving_parts.Network, "of", lambda one: one)
-    monkeypatch.setattr(moving_parts.following_study, "splits_of", lambda one: data.splits)
-    found = moving_parts.compare_with_rigid(network, held)
-    images = data.splits.test.batch([(0, index) for index in range(len(data.splits.test))])
-    right = [
-        (one.inspect(images.images).logits.argmax(dim=1) == images.labels).float()
-        for one in (held, network)
-    ]
-    expected = interval((100 * (right[1] - right[0])).tolist())
-    assert list(found.values()) == pytest.approx([expected.mean, expected.low, expected.high])
+def test_comparison_with_a_twin_is_paired_by_image():
+    gain, twin = (pd.DataFrame({"correct moved": one}) for one in ([1, 1, 0, 1], [1, 0, 1, 0]))
+    found = moving_parts.compare_with_rigid(gain.astype(bool), twin.astype(bool))
+    assert found == pytest.approx(interval([0, 100, -100, 100]).named("over rigid"))
+
+
+@pytest.mark.slow
+def test_photo_runs_are_measured_beside_their_twins(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path / "results"))
+    short = {"epochs": 1, "warm_epochs": 0, "second_warm_epochs": 0, "project_after": (1,)}
+    given = {"root": tmp_path, "device": "cpu", "progress": False}
+    pair = [runs.run(tiny(**short, deformable=one), **given) for one in (True, False)]
+    moving_parts.measure_photo(*(str(one.folder) for one in pair), per_class=2)
+    table = moving_parts.stored_table("smoke", moving_parts.FOLLOWING).set_index("run")
+    rows = table.loc[[one.experiment.name for one in pair]]
+    assert rows["over rigid"].notna().tolist() == [True, False]
+    assert rows["share at mean"].notna().tolist() == [True, False]
 
 
 def test_curves_have_one_colour_for_a_name_and_bars_where_intervals_are_known():

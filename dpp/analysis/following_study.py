@@ -18,7 +18,13 @@ NEAR = 1 / 8  # of the image's side: how far a part may be from a true part that
 
 
 def study(
-    run: Run, *, near: float = NEAR, birds: int = 3, images: int = 6, per_class: int = 0
+    run: Run,
+    *,
+    near: float = NEAR,
+    birds: int = 3,
+    images: int = 6,
+    per_class: int = 0,
+    gain: pd.DataFrame | None = None,
 ) -> dict[str, float]:
     """Measures a run of Deformable ProtoPNet, or of its extension, on its test images.
 
@@ -29,6 +35,7 @@ def study(
         birds: of each class, whose joints are turned; PoseBirds only.
         images: of the effective receptive field.
         per_class: images of each class and split on which parts are followed; 0 for all.
+        gain: of `part_following.gain_by_moving` on all test images, if it is computed already.
 
     Returns:
         `accuracy`, `accuracy at rest`; `offset`, the median in cells; `share`, `elsewhere` and
@@ -50,7 +57,7 @@ def study(
     for kind, means in summarise(followed).iterrows():
         row |= {f"share {kind}": means["share"], f"elsewhere {kind}": means["elsewhere"]}
         row[f"distance {kind}"] = means["distance"] * pace
-    gain = part_following.gain_by_moving(network, splits.test)
+    gain = part_following.gain_by_moving(network, splits.test) if gain is None else gain
     row |= {
         "accuracy": gain["correct moved"].mean(),
         "accuracy at rest": gain["correct at rest"].mean(),

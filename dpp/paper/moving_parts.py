@@ -22,7 +22,7 @@ from dpp.system import paths
 from dpp.training.experiments import Experiment, base_experiment, make_experiment
 
 FOLLOWING, FOLLOWING_EPOCHS = "following.csv", "following_epochs.csv"
-FIELDS = "receptive_fields.csv"
+FIELDS, SEARCH_SPEED = "receptive_fields.csv", "search_benchmark.csv"
 LOCAL = {
     "kernel_size": 2,
     "cut_after": "layer3.0",
@@ -49,6 +49,7 @@ STARTS = {  # of the offset branch
 }
 EPOCH_COLUMNS = ("validation_offset", "validation_active", "offset_gradient")
 EVERY_SWITCH = "all"
+WHOLE = "layer4, upsampled"  # of a backbone that is not cut
 STATES = ("moved", "at mean", "at rest")  # of one network: see `part_following`
 
 
@@ -105,8 +106,13 @@ def kind_of(experiment: Experiment) -> str:
 
 def stored(experiment: Experiment, name: str) -> pd.DataFrame:
     """The rows of a run in one of the study's tables."""
-    table = records.read(table_path(experiment.profile, name))
+    table = stored_table(experiment.profile, name)
     return table[table.run == experiment.name]
+
+
+def stored_table(profile: str, name: str) -> pd.DataFrame:
+    """A whole table of the study; empty if there is none."""
+    return records.read(table_path(profile, name))
 
 
 def table_path(profile: str, name: str) -> Path:
@@ -202,17 +208,16 @@ def along(table: pd.DataFrame, column: str, scale: float = 100, by: str = "pose"
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis(by)
 
 
-def compare_with_rigid(run: runs.Run, rigid: runs.Run) -> dict[str, float]:
-    """By how many points a run is more accurate than its rigid twin on the same test images.
+def compare_with_rigid(gain: pd.DataFrame, rigid_gain: pd.DataFrame) -> dict[str, float]:
+    """By how many points a network is more accurate than its rigid twin on the same test images.
+
+    Args:
+        gain, rigid_gain: of `part_following.gain_by_moving`, a row for each image.
 
     Returns:
         `over rigid`, its `low` and `high`: the interval over images, of paired differences.
     """
-    correct = [
-        part_following.gain_by_moving(Network.of(one), following_study.splits_of(one).test)
-        for one in (rigid, run)
-    ]
-    before, after = (one["correct moved"].astype(float) for one in correct)
+    before, after = (one["correct moved"].astype(float) for one in (rigid_gain, gain))
     return interval(100 * (after - before)).named("over rigid")
 
 
@@ -224,11 +229,18 @@ def measure_photo(run: str, rigid_run: str, per_class: int = 5) -> None:
         rigid_run: of its twin; empty if there is none yet.
         per_class: images of each class and split on which parts are followed.
     """
-    moving, *twins = (runs.open_run(Path(one).expanduser()) for one in (run, rigid_run) if one)
-    for one in (moving, *twins):
-        row = following_study.study(one, per_class=per_class)
-        if one is moving and twins:
-            row |= compare_with_rigid(moving, *twins)
+    both = [runs.open_run(Path(one).expanduser()) for one in (run, rigid_run) if one]
+    gains = [
+        part_following.gain_by_moving(Network.of(one), following_study.splits_of(one).test)
+        for one in both
+    ]
+    rows = [
+        following_study.study(one, per_class=per_class, gain=gain)
+        for one, gain in zip(both, gains, strict=True)
+    ]
+    if len(both) == 2:
+        rows[0] |= compare_with_rigid(*gains)
+    for one, row in zip(both, rows, strict=True):
         store(one, row)
 
 
@@ -239,7 +251,7 @@ def photo_rows(backbones: Iterable[str]) -> pd.DataFrame:
         Indexed by `backbone` and `kind`; of several runs the first by name.
     """
     wanted = pd.MultiIndex.from_product([backbones, ["deformable", "rigid"]])
-    table = records.read(table_path("photo", FOLLOWING))
+    table = stored_table("photo", FOLLOWING)
     if table.empty:
         return pd.DataFrame(index=wanted)
     kinds = table.deformable.map({True: "deformable", False: "rigid"})
@@ -247,14 +259,23 @@ def photo_rows(backbones: Iterable[str]) -> pd.DataFrame:
     return rows.set_index(["backbone", "kind"]).reindex(wanted)
 
 
-def fields_by_cut(cuts: Iterable[str], images: int = 10) -> pd.DataFrame:
+def stored_fields(cuts: Iterable[str], *, recompute: bool = False) -> pd.DataFrame:
+    """`fields_by_cut` as stored; computed and stored if it is not and `recompute` says so."""
+    if recompute and not table_path("mini", FIELDS).is_file():
+        table = fields_by_cut(cuts).reset_index(names="run")
+        records.replace_rows(paths.results("mini") / FIELDS, table)
+    table = stored_table("mini", FIELDS).set_index("run").rename_axis("last layer")
+    return table.reindex([cut or WHOLE for cut in cuts])
+
+
+def fields_by_cut(cuts: Iterable[str], images: int = 4) -> pd.DataFrame:
     """The effective receptive fields of the study's backbone, pretrained, cut at some layers.
 
     Returns:
         Indexed by the last layer: `channels`, `cells` in a row of the map, and `half` and `most`,
         the sides in pixels of the squares that hold a half and nine tenths of what a cell sees.
     """
-    experiment = design("rigid", 1.0, 0)
+    experiment = design("rigid", 2.0, 0)
     base = runs.run(base_experiment(experiment), progress=False)
     test = runs.load_splits(experiment, runs.load_source(experiment)).test
     shown = test.batch([(0, index * len(test) // images) for index in range(images)]).images
@@ -267,7 +288,7 @@ def fields_by_cut(cuts: Iterable[str], images: int = 10) -> pd.DataFrame:
         cells = receptive_field.inner_cells(len(centres))
         field = receptive_field.effective_field(backbone, shown, cells, centres)
         sides = field[["half", "most"]].mean()
-        rows[cut or "layer4, upsampled"] = {
+        rows[cut or WHOLE] = {
             "channels": backbone.channels,
             "cells": len(centres),
             **sides,

@@ -1,6 +1,7 @@
 """Parts that search against predicted offsets: the operator alone, forward and backward.
 
     python benchmarks/bench_search.py [--quick] [--images 16] [--rounds 3] [--threads 1]
+        [--results results/mini]
 
 2,000 2x2 prototypes, 512 channels, 14x14 maps: ResNet-34 on CUB-200-2011. Predicted offsets do not
 include the branch that predicts them, nor does the search include anything besides the operator.
@@ -9,6 +10,7 @@ include the branch that predicts them, nor does the search include anything besi
 import argparse
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -53,6 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="1 round, 4 images, 500 prototypes")
+    parser.add_argument("--results", type=Path, help="write search_benchmark.csv there, too")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.images, arguments.prototypes = 1, 4, 500
@@ -62,6 +65,10 @@ def main() -> None:
     table = pd.DataFrame({"seconds": medians})
     table["of predicted"] = table.seconds / medians["predicted"]
     print(table.round(3).to_string(), *machine().values(), sep="\n")
+    if arguments.results:
+        sizes = {"images": arguments.images, "prototypes": arguments.prototypes}
+        rows = table.round(4).rename_axis("run").reset_index().assign(**sizes)
+        rows.to_csv(arguments.results / "search_benchmark.csv", index=False)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tiny_analysis import Brightness, displaced_brightness, make_data, paint_spot, seek_light
@@ -91,6 +92,16 @@ def test_placements_of_a_box_are_half_a_cell_and_the_layers_displacement_apart()
         for name in receptive_field.PLACEMENTS
     }
     assert where == {"receptive field": [25, 21], "paper": [24, 20], "cell": [28, 24]}
+
+
+def test_errors_of_placements_are_distances_to_what_cells_see():
+    """A cell of 8 pixels, whose layers look at (28, 20) of it and whose gradients at (28, 26)."""
+    gaps = {"from field down": 0, "from field right": 6 / 8, "from cell down": 0}
+    fields = pd.DataFrame([gaps | {"from cell right": 2 / 8}])
+    found = receptive_field.placement_errors(fields)
+    assert found["receptive field"] == 0.75 and found["cell"] == 0.25
+    assert found["paper"] == pytest.approx(np.hypot(0.5, 0.75))
+    assert list(found.index) == list(receptive_field.PLACEMENTS)
 
 
 def test_placement_below_the_cell_wins_where_cells_look_below_them(tmp_path):

@@ -153,7 +153,7 @@ def test_readme_status_has_photo_runs_as_they_come(tmp_path, monkeypatch):
     [plan] = grid.cells("table1", "photo")["Baseline", "Res34"]
     rows = pd.DataFrame({"run": [plan.name], "test_accuracy": [0.7123], "seconds": [1.0]})
     for name in (records.RUNS, records.EPOCHS):
-        records._replace(tmp_path / "photo" / name, rows)
+        records.replace_rows(tmp_path / "photo" / name, rows)
     after = readme_table.as_markdown()
     assert (
         "| 1 | Baseline, Res34 | 76.0 | 71.2 (n = 1) |" in after and "| 1 run | 81 run |" in after
@@ -240,7 +240,7 @@ import pandas as pd
 from dpp.runs import records
 for number in range(20):
     row = {"run": [f"{sys.argv[2]}-{number}"], "test_accuracy": [0.5], "seconds": [1.0]}
-    records._replace(Path(sys.argv[1]) / records.RUNS, pd.DataFrame(row))
+    records.replace_rows(Path(sys.argv[1]) / records.RUNS, pd.DataFrame(row))
 """
 
 

@@ -1,5 +1,7 @@
 """How parts answer when one joint of a drawn bird turns and all else stays."""
 
+import functools
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +22,7 @@ from dpp.system.errors import UserError
 JOINTS = ("neck", "head", "tail")  # what turns alone: the perch stays where it is
 ANGLES = (-30.0, 30.0)  # degrees
 SPLIT = "joints"  # whose individuals are in no data set
+KEPT = 2000  # drawings that are kept for other networks: 50 kB each at 64 pixels
 
 
 class Turned(NamedTuple):
@@ -31,6 +34,7 @@ class Turned(NamedTuple):
     parts: dict[str, np.ndarray]  # (2, 2), row and column in pixels, of those visible on both
 
 
+@functools.lru_cache(maxsize=KEPT // 2)
 def turn_joint(kind, index: int, size: int, pose: float, joint: str, angle: float) -> Turned:
     """Draws one individual of a class twice: the second time, one joint is turned."""
     drawings = [
@@ -69,20 +73,18 @@ def answer_to_joints(
         raise UserError(f"{network.source.name} is not PoseBirds: only its birds can be drawn anew")
     owners, rows = torch.tensor(network.labels), []
     view = Geometry(Box(0, 0, network.size, network.size), network.size, network.cell_centres)
+    turns = list(itertools.product(range(birds), JOINTS, ANGLES))
     for label, kind in enumerate(kinds(len(names), base=False)):
         numbers = (owners == label).nonzero().flatten()
-        for bird in range(birds):
-            for joint, angle in ((joint, angle) for joint in JOINTS for angle in ANGLES):
-                turned = turn_joint(kind, bird, network.size, pose, joint, angle)
-                output = network.inspect(turned.images)
-                cells = tuple(output.z.shape[2:])
-                places = model.part_places(output, numbers).cpu().numpy()  # (2, Q, parts, 2)
-                about = {"joint": joint, "angle": angle, "label": label, "bird": bird}
-                marks = {
-                    name: view.image_to_cell(place, cells) for name, place in turned.parts.items()
-                }
-                found = _answers(places, marks, within)
-                rows += [about | {"prototype": int(numbers[q])} | row for q, row in found]
+        drawn = [turn_joint(kind, bird, network.size, pose, *turn) for bird, *turn in turns]
+        output = network.inspect(torch.cat([turned.images for turned in drawn]))
+        cells = tuple(output.z.shape[2:])
+        places = model.part_places(output, numbers).cpu().unflatten(0, (-1, 2))  # of each pair
+        for (bird, joint, angle), turned, pair in zip(turns, drawn, places.numpy(), strict=True):
+            about = {"joint": joint, "angle": angle, "label": label, "bird": bird}
+            marks = {name: view.image_to_cell(place, cells) for name, place in turned.parts.items()}
+            found = _answers(pair, marks, within)  # pair: (2, Q, parts, 2)
+            rows += [about | {"prototype": int(numbers[q])} | row for q, row in found]
     return pd.DataFrame(rows)
 
 

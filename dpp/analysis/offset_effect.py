@@ -7,7 +7,9 @@ from torch import Tensor
 
 from dpp.analysis.figure_data import check_deformable
 from dpp.analysis.network import Network
+from dpp.analysis.part_following import see
 from dpp.data.batches import Batch, ImageDataset, batches, make_loader
+from dpp.data.image_records import ImageRecord
 from dpp.networks.losses import own_class
 from dpp.networks.model import DeformableProtoPNet
 from dpp.networks.prototypes import OffsetBranch
@@ -15,6 +17,7 @@ from dpp.reference import resting_places
 from dpp.system.errors import UserError
 
 BATCH = 50  # images that are inspected at a time
+LOOKED_AT = 100  # images among which those are looked for that need moving parts
 
 
 @torch.no_grad()
@@ -81,6 +84,36 @@ def _search(z: Tensor, prototypes: Tensor, dilation: int, chosen: Tensor, reach:
         within = by_cell[:, part].flatten(1)[:, None].masked_fill(~near, -torch.inf)
         total += within.max(dim=2).values
     return total.max(dim=1).values
+
+
+@torch.no_grad()
+def by_need_of_moving(
+    network: Network, dataset: ImageDataset, most: int = LOOKED_AT
+) -> list[ImageRecord]:
+    """Images in the order in which moving the parts matters, those first that need it most.
+
+    The rule by which figures and the browser choose where to begin: by how much the similarity of
+    the most similar prototype of the image's own class falls when parts are held at rest. Of
+    equals the first; in a rigid network all are equal.
+
+    Args:
+        network: a Deformable ProtoPNet.
+        dataset: un-augmented.
+        most: images that are looked at, evenly spread over the data set.
+    """
+    classes = check_deformable(network).prototypes.classes.cpu()
+    indices = np.unique(np.linspace(0, len(dataset) - 1, min(most, len(dataset))).astype(int))
+    lost = []
+    for few in np.array_split(indices, -(-len(indices) // BATCH)):
+        batch = dataset.batch([(0, index) for index in few.tolist()])
+        others = ~own_class(batch.labels, classes)
+        moved, held = (
+            output.scores.cpu().masked_fill(others, -torch.inf).amax(dim=1)
+            for output in see(network, batch.images).values()
+        )
+        lost += (moved - held).tolist()
+    order = np.argsort(-np.array(lost), kind="stable")
+    return [dataset.records[indices[place]] for place in order]
 
 
 @torch.no_grad()

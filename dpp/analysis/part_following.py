@@ -12,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpp.analysis.figure_data import check_deformable
 from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset, batches, make_loader
 from dpp.networks.losses import own_class
 from dpp.networks.model import Output
+from dpp.networks.prototypes import OffsetBranch
 from dpp.system.errors import UserError
 
 BATCH = 50  # images that are inspected at a time
@@ -44,6 +45,40 @@ def true_parts(part_names: tuple[str, ...]) -> tuple[list[str], list[int]]:
 def held_at_rest(network: Network) -> Network:
     """The same network with parts that do not move."""
     return network.exchange(offsets=None)
+
+
+class SameOffsets(nn.Module):
+    """In place of an offset branch: each part (parts, 2) moves as far on every image and centre."""
+
+    def __init__(self, moved: Tensor):
+        super().__init__()
+        self.register_buffer("moved", moved)
+
+    def forward(self, z: Tensor) -> Tensor:
+        field = self.moved.to(z).view(1, -1, 1, 1)
+        return field.expand(len(z), -1, *z.shape[2:]).contiguous()
+
+
+@torch.no_grad()
+def held_at_mean(network: Network, dataset: ImageDataset) -> Network:
+    """The same network with parts that all move as far on every image: the control of following.
+
+    Each part lies by a constant off its rest: the mean of its offsets on these images, at the
+    centres of the prototypes of the image's own class. What such parts do as well as moved ones is
+    a better arrangement of the parts, and not an answer to the pose.
+    """
+    model = check_deformable(network)
+    if not isinstance(model.offsets, OffsetBranch):
+        raise UserError(
+            f"{network.name} predicts no offsets: choose a run with deformation predicted"
+        )
+    total, count = torch.zeros(model.prototypes.kernel_size**2, 2, dtype=torch.double), 0
+    for batch in batches(make_loader(dataset, BATCH)):
+        output = network.inspect(batch.images)
+        own = own_class(batch.labels.to(output.scores.device), model.prototypes.classes)
+        moved = model.displacements(output, torch.arange(own.shape[1]))[own]
+        total, count = total + moved.double().sum(dim=0).cpu(), count + len(moved)
+    return network.exchange(offsets=SameOffsets((total / count).float()))
 
 
 @torch.no_grad()

@@ -127,6 +127,26 @@ def effective_field(
     return pd.DataFrame(rows)
 
 
+def placement_errors(fields: pd.DataFrame) -> pd.Series:
+    """How far boxes would lie from what cells see, for each of the `PLACEMENTS`.
+
+    Args:
+        fields: of `effective_field`.
+
+    Returns:
+        The mean distance from the centre of the effective field, in cells.
+    """
+    gaps = {
+        name: [fields[f"from {kind} {axis}"] + shift for axis in ("down", "right")]
+        for name, kind, shift in (
+            ("receptive field", "field", 0.0),
+            ("paper", "cell", 0.5),  # its box is centred on the cell's upper left corner
+            ("cell", "cell", 0.0),
+        )
+    }
+    return pd.Series({name: float(np.hypot(*gap).mean()) for name, gap in gaps.items()})
+
+
 def inner_cells(count: int, apart: int = 2) -> list[tuple[int, int]]:
     """Nine cells in and around the middle of a map of so many rows and columns."""
     middle, apart = count // 2, min(apart, (count - 1) // 2)

@@ -79,7 +79,7 @@ def begin(profile: str) -> None:
     """Makes an empty table of records under `DPP_RESULTS`, unless there is one."""
     path = paths.results(profile) / RUNS
     if not path.is_file():
-        _replace(path, pd.DataFrame({"run": []}))
+        replace_rows(path, pd.DataFrame({"run": []}))
 
 
 def store(*finished: runs.Run | EnsembleRun) -> None:
@@ -87,8 +87,8 @@ def store(*finished: runs.Run | EnsembleRun) -> None:
     for profile in {run.experiment.profile for run in finished}:
         of_profile = [run for run in finished if run.experiment.profile == profile]
         metrics = [run.metrics.assign(run=run.experiment.name) for run in of_profile]
-        _replace(paths.results(profile) / RUNS, pd.DataFrame(map(_summary, of_profile)))
-        _replace(paths.results(profile) / EPOCHS, pd.concat(metrics))
+        replace_rows(paths.results(profile) / RUNS, pd.DataFrame(map(_summary, of_profile)))
+        replace_rows(paths.results(profile) / EPOCHS, pd.concat(metrics))
 
 
 def _summary(run: runs.Run | EnsembleRun) -> dict:
@@ -163,7 +163,7 @@ def differences(profile: str) -> pd.DataFrame:
     return both.assign(difference=both.now - both.committed)
 
 
-def _replace(path: Path, rows: pd.DataFrame) -> None:
+def replace_rows(path: Path, rows: pd.DataFrame) -> None:
     """Replaces the rows of some runs in a table, which is sorted by the runs' names."""
     with files.locked(path.parent):  # notebooks store records side by side
         table = read(path)

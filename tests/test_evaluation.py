@@ -285,6 +285,8 @@ def test_purity_is_that_of_loops(tmp_path, kind, crop):
     found = find(scores, "purity, test images")
     assert found.value == pytest.approx(np.mean(wanted))
     assert found.original == pytest.approx(np.mean(old))
+    three = purity.variants(network, splits.test, seed=0)
+    assert list(three.values()) == [found.value, found.original, found.random_places]
     assert {score.at for score in scores} == ({"centre", "parts"} - {"parts" * (kind != "dilated")})
 
 

@@ -123,6 +123,9 @@ def measure_consistency(
         given = (boxed.visible, boxed.seen.prototype, len(network.labels))
         return 100 * is_consistent(share_of_hits(hits, *given))
 
+    middle = np.full_like(boxed.places("centre"), boxed.size / 2, dtype=float)
+    unseeing = mean(judge(boxed, find_hits(middle, boxed.marks, boxed.half, boxed.size)))
+    note = f"box of {2 * boxed.half:.3g} pixels of {boxed.size}; the middle of every image: "
     return [
         from_values(
             "consistency",
@@ -134,7 +137,7 @@ def measure_consistency(
             random_weights=mean(judge(blind, blind.hits(at))),
             random_places=mean(judge(boxed, boxed.random_hits(at, seed))),
             original=mean(judge(boxed, boxed.original_hits())) if at == "centre" else np.nan,
-            note=f"box of {2 * boxed.half:.3g} pixels of {boxed.size}",
+            note=f"{note}{unseeing:.3g} %",
         )
         for at in places_of(network, boxed.seen)
     ]

@@ -101,7 +101,7 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
             found[name] = (100 * area(curve)).double().numpy()
             progress(3 * place + turn + 1, 3 * len(places))
         given = {name: mean(found[name]) for name in ("random_weights", "random_places")}
-        note = f"{len(rows)} images; random weights have little probability to lose"
+        note = f"{len(rows)} images"
         given |= {"unit": "%", "better": "lower", "note": note}
         scores.append(from_values("deletion (DAUC)", at, np.asarray(found["value"]), seed, **given))
     return scores

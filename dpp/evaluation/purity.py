@@ -96,6 +96,18 @@ class _Patches:
         return self.purity(centres, self.whole)
 
 
+def variants(network: Network, dataset: ImageDataset, seed: int) -> dict[str, float]:
+    """Mean purity at the centre: with parts moved with the crop, as the original, and by chance."""
+    patches = _Patches(network, dataset, see(network, dataset, lambda done, total: None))
+    places = patches.places("centre")
+    drawn = random_places(places.shape[:-1], network.size, seed)
+    return {
+        "parts moved": mean(patches.purity(places, patches.marks)),
+        "original": mean(patches.original()),
+        "random places": mean(patches.purity(drawn, patches.marks)),
+    }
+
+
 def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) -> list[Score]:
     """Purity on training and on test images, in percent."""
     check_marks(network, splits.test)

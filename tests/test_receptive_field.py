@@ -97,7 +97,7 @@ def test_placements_of_a_box_are_half_a_cell_and_the_layers_displacement_apart()
 def test_errors_of_placements_are_distances_to_what_cells_see():
     """A cell of 8 pixels, whose layers look at (28, 20) of it and whose gradients at (28, 26)."""
     gaps = {"from field down": 0, "from field right": 6 / 8, "from cell down": 0}
-    fields = pd.DataFrame([gaps | {"from cell right": 2 / 8}])
+    fields = pd.DataFrame([gaps | {"from cell right": 1 / 8}, gaps | {"from cell right": 3 / 8}])
     found = receptive_field.placement_errors(fields)
     assert found["receptive field"] == 0.75 and found["cell"] == 0.25
     assert found["paper"] == pytest.approx(np.hypot(0.5, 0.75))

@@ -16,11 +16,15 @@ class Interval(NamedTuple):
     count: int
 
     def __str__(self) -> str:
+        """As a difference, with signs."""
+        return self.text(1, "+")
+
+    def text(self, digits: int, sign: str = "") -> str:
+        """With so many digits, and signs if `sign` is a plus."""
         if not self.count:
             return "not run"
-        if self.count < 2:
-            return f"{self.mean:+.1f} (one run)"
-        return f"{self.mean:+.1f} [{self.low:+.1f}, {self.high:+.1f}]"
+        mean, low, high = (f"{value:{sign}.{digits}f}" for value in self[:3])
+        return f"{mean} [{low}, {high}]" if self.count > 1 else f"{mean} (one run)"
 
     @property
     def sign(self) -> int:

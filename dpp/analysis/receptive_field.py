@@ -134,7 +134,8 @@ def placement_errors(fields: pd.DataFrame) -> pd.Series:
         fields: of `effective_field`.
 
     Returns:
-        The mean distance from the centre of the effective field, in cells.
+        The length, in cells, of the mean displacement from the box's centre to that of the
+        effective field. Single cells scatter around it, on few images by more than a cell.
     """
     gaps = {
         name: [fields[f"from {kind} {axis}"] + shift for axis in ("down", "right")]
@@ -144,7 +145,8 @@ def placement_errors(fields: pd.DataFrame) -> pd.Series:
             ("cell", "cell", 0.0),
         )
     }
-    return pd.Series({name: float(np.hypot(*gap).mean()) for name, gap in gaps.items()})
+    means = {name: [float(along.mean()) for along in gap] for name, gap in gaps.items()}
+    return pd.Series({name: float(np.hypot(*mean)) for name, mean in means.items()})
 
 
 def inner_cells(count: int, apart: int = 2) -> list[tuple[int, int]]:

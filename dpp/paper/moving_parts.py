@@ -158,7 +158,7 @@ def by_state(rows: pd.DataFrame, scales: Mapping[str, float]) -> pd.DataFrame:
     """
     cells = {
         state: {
-            measure: str(interval(scale * state_column(rows, measure, state))).replace("+", "")
+            measure: interval(scale * state_column(rows, measure, state)).text(1)
             for measure, scale in scales.items()
         }
         for state in STATES

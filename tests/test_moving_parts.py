@@ -3,15 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from test_runs import tiny
 from tiny_analysis import ask, make_data, make_model
 
 from dpp import runs
-from dpp.analysis import following_study, offset_effect, part_following
+from dpp.analysis import Network, following_study, offset_effect, part_following
 from dpp.analysis.intervals import interval
 from dpp.figures.interval_charts import interval_curves
 from dpp.networks import released
-from dpp.paper import moving_parts
+from dpp.paper import box_placements, followed_part, moving_parts
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 
@@ -202,3 +203,41 @@ def test_curves_have_one_colour_for_a_name_and_bars_where_intervals_are_known():
     named = {line.get_label(): line.get_color() for line in first.lines}
     assert named["moved"] == second.lines[0].get_color() and len(set(named.values())) > 1
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["rigid", "moved"]
+
+
+def test_part_that_gains_most_is_shown_where_it_lies(tmp_path):
+    short = {"epochs": 1, "warm_epochs": 0, "second_warm_epochs": 0, "project_after": (1,)}
+    run = runs.run(tiny(**short, offset_start="he"), root=tmp_path, device="cpu", progress=False)
+    found = followed_part.find(run, count=2)
+    network = Network.of(run)
+    assert len(found.records) == 2 and len({one.label for one in found.records}) == 1
+    for place, record in enumerate(found.records):
+        picture = network.picture(record)
+        number = torch.tensor([found.prototype])
+        output = network.inspect(picture.tensor[None])
+        cells = tuple(output.z.shape[2:])
+        there = network.model.find_parts(output, 0, number)[0][0, found.part].numpy()
+        expected = picture.geometry.cell_to_image(there, cells)
+        assert found.places["moved"][place] == pytest.approx(expected, abs=0.1)
+        marks = [(one.y, one.x) for one in record.parts if one.visible]
+        assert np.isnan(found.places["true part"][place]).all() or any(
+            np.allclose(found.places["true part"][place], mark) for mark in marks
+        )
+    assert len(followed_part.draw(found, network).axes) == 3
+
+
+def test_best_placement_is_the_nearest_or_the_one_with_most_near():
+    rows = [("a", "distance", 0.1, 0.5, 0.2), ("a", "near", 0.6, 0.7, 0.5)]
+    rows += [("b", "background", 0.3, 0.2, 0.1)]
+    names = ["network", "measure", "receptive field", "paper", "cell"]
+    table = pd.DataFrame(rows, columns=names).set_index(names[:2])
+    assert box_placements.best(table).tolist() == ["receptive field", "paper", "cell"]
+
+
+def test_box_placements_of_a_run_are_stored_by_measure(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path / "results"))
+    assert box_placements.stored("photo").columns.tolist() == ["receptive field", "paper", "cell"]
+    errors = pd.Series({"receptive field": 0.1, "paper": 0.2, "cell": 0.3})
+    for _ in range(2):
+        box_placements.store("mini", [box_placements._rows("vgg", {"distance": errors})])
+    assert box_placements.stored("mini").to_dict("index") == {("vgg", "distance"): dict(errors)}

@@ -211,6 +211,7 @@ def test_slope_of_parts_that_go_half_the_way_is_a_half():
     noise = half.assign(down=np.random.default_rng(1).normal(size=50))
     assert joint_study.slope_of(noise)["R2"] < 0.5
     assert joint_study.slope_of(half.assign(down=0.0, right=0.0))["slope"] == 0
+    assert np.isnan(joint_study.slope_of(pd.DataFrame([]))["slope"])  # no part lay on a true part
 
 
 @pytest.mark.parametrize("deformation", ["predicted", "search"])

@@ -119,10 +119,10 @@ def slope_of(answers: pd.DataFrame) -> pd.Series:
         share of the parts' squared movement that the line explains; `true`, the median of how far
         true parts went, and `own` of how far the parts did, in cells; `count`.
     """
+    if answers.empty:
+        return pd.Series({"slope": np.nan, "R2": np.nan, "true": np.nan, "own": np.nan, "count": 0})
     true = answers[["true down", "true right"]].to_numpy(float).ravel()
     own = answers[["down", "right"]].to_numpy(float).ravel()
-    if not len(true):
-        return pd.Series({"slope": np.nan, "R2": np.nan, "true": np.nan, "own": np.nan, "count": 0})
     slope = (true @ own) / (true @ true)
     left = own - slope * true
     lengths = (np.linalg.norm(one.reshape(-1, 2), axis=1) for one in (true, own))

@@ -95,6 +95,8 @@ def test_a_plain_cnn_has_its_accuracy(tmp_path_factory, tmp_path):
     assert score.value == pytest.approx(100 * cnn.manifest["results"]["test_accuracy"])
     (score,) = scores_of(content, "purity")
     assert score.note == "does not apply: a plain CNN has no prototypes"
+    measured = {score.measure: score.value for score in scores_of(content, "interventions")}
+    assert 0 <= measured["background independence"] <= 100
 
 
 def test_a_run_without_projection_is_refused_in_one_line(tmp_path_factory, tmp_path):

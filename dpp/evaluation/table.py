@@ -14,11 +14,13 @@ from dpp.evaluation import (
     compactness,
     consistency,
     deletion,
+    interventions,
     misalignment,
     perturbation,
     pointing,
     purity,
 )
+from dpp.evaluation.bird_scenes import Classifier
 from dpp.evaluation.scores import Score, from_values, not_measured
 from dpp.runs import Run, load_splits
 from dpp.system import files
@@ -33,7 +35,10 @@ FAMILIES: dict[str, Callable[..., list[Score]]] = {
     "perturbation": perturbation.measure,
     "deletion": deletion.measure,
     "misalignment": misalignment.measure,
+    "interventions": interventions.measure,
+    "effects": interventions.measure_effects,
 }
+UNEXPLAINED = ("interventions", "effects")  # which measure classifiers too
 FILE = "evaluation.json"
 FORMAT = 1
 HEADER = ("measure", "at", "value", "95 % interval", "random weights", "random places", "original")
@@ -127,7 +132,9 @@ def evaluate(
         def progress(done: int, total: int, name: str = name) -> None:
             report(name, done, total)
 
-        if plain:
+        if plain and name in UNEXPLAINED:
+            scores = measure_family(Classifier.of(run, device), splits, name, seed, progress)
+        elif plain:
             scores = measure_plain(run, splits, name, seed, device)
         else:
             scores = measure_family(network, splits, name, seed, progress)

@@ -65,24 +65,26 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="dpp-chaos-", ignore_cleanup_errors=True) as home:
         lab = Lab(Path(home).resolve(), random.Random(chosen.seed))
         print(f"seed {chosen.seed}, {chosen.attacks} attacks", flush=True)
-        for number in range(chosen.first, chosen.attacks + 1):
-            if time.monotonic() - begun > 60 * chosen.minutes:
-                break
-            lab.chance = random.Random(f"{chosen.seed} {number}")
-            [attack] = lab.chance.choices(list(kinds), kinds.values())
-            name = attack.__name__.removeprefix("attack_")
-            before = time.monotonic()
-            outcome = carry_out(attack, lab)
-            seconds[name] += time.monotonic() - before
-            outcomes[name][outcome] += 1
-            if outcome.startswith("DEFECT"):
-                defects.append(f"attack {number}, {name}: {outcome}")
-                print(defects[-1], flush=True)
-            shutil.rmtree(lab.home / "rooms", ignore_errors=True)
-            if number % 100 == 0:
-                print(
-                    f"{number} attacks, {(time.monotonic() - begun) / 60:.1f} minutes", flush=True
-                )
+        with contextlib.suppress(KeyboardInterrupt):  # the summary is of what was done
+            for number in range(chosen.first, chosen.attacks + 1):
+                if time.monotonic() - begun > 60 * chosen.minutes:
+                    break
+                lab.chance = random.Random(f"{chosen.seed} {number}")
+                [attack] = lab.chance.choices(list(kinds), kinds.values())
+                name = attack.__name__.removeprefix("attack_")
+                before = time.monotonic()
+                outcome = carry_out(attack, lab)
+                seconds[name] += time.monotonic() - before
+                outcomes[name][outcome] += 1
+                if outcome.startswith("DEFECT"):
+                    defects.append(f"attack {number}, {name}: {outcome}")
+                    print(defects[-1], flush=True)
+                shutil.rmtree(lab.home / "rooms", ignore_errors=True)
+                if number % 100 == 0:
+                    print(
+                        f"{number} attacks, {(time.monotonic() - begun) / 60:.1f} minutes",
+                        flush=True,
+                    )
     for name, counts in sorted(outcomes.items()):
         parts = ", ".join(f"{outcome}: {count}" for outcome, count in counts.most_common(6))
         print(f"{name:16} {sum(counts.values()):5} {seconds[name]:6.0f} s  {parts}")

@@ -29,3 +29,15 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run of one epoch on a few drawn birds."""
+    from test_runs import tiny
+
+    from dpp import runs
+
+    short = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}
+    root = tmp_path_factory.mktemp("runs")
+    return runs.run(tiny(**short), root=root, device="cpu", progress=False)

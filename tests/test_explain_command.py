@@ -16,12 +16,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> runs.Run:
-    root = tmp_path_factory.mktemp("runs")
-    return runs.run(tiny(**SHORT), root=root, device="cpu", progress=False)
-
-
 def test_image_of_the_data_set_is_explained_by_its_id(dpp, trained, tmp_path):
     record = trained.source.test[0]
     code, out, err = dpp("explain", record.id, "--run", trained.folder, "--out", tmp_path / "out")

@@ -19,12 +19,6 @@ SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after"
 RELEASED = "released:damped_cosine,clipped_cosine,zero_outside,two_channels,large_features"
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> runs.Run:
-    root = tmp_path_factory.mktemp("runs")
-    return runs.run(tiny(**SHORT), root=root, device="cpu", progress=False)
-
-
 @pytest.mark.parametrize("kernel_size", [1, 2, 3])
 @pytest.mark.parametrize("moving", [0.0, 0.4, 3.0])
 @pytest.mark.parametrize("variant", ["paper", RELEASED])

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_runs import tiny
 
 from dpp import runs
 from dpp.analysis import Network, explain
@@ -19,13 +18,6 @@ from dpp.sharing import packages, places
 from dpp.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> runs.Run:
-    root = tmp_path_factory.mktemp("runs")
-    return runs.run(tiny(**SHORT), root=root, device="cpu", progress=False)
 
 
 # Places

@@ -4,12 +4,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from dpp.analysis.following_study import first_of_classes
 from dpp.analysis.network import Network
-from dpp.data.batches import ImageDataset, Splits, batches, make_loader
+from dpp.data.batches import Splits, batches, make_loader
 from dpp.evaluation import (
     compactness,
     consistency,
@@ -62,15 +64,7 @@ def limit(splits: Splits, images: int | None) -> Splits:
     if images < 1:
         raise UserError(f"--images {images}: a class needs at least 1 image")
 
-    def some(dataset: ImageDataset) -> ImageDataset:
-        seen: dict[int, int] = {}
-        records = []
-        for record in dataset.records:
-            seen[record.label] = seen.get(record.label, 0) + 1
-            if seen[record.label] <= images:
-                records.append(record)
-        return ImageDataset(records, dataset.store)
-
+    some = partial(first_of_classes, count=images)
     return splits._replace(projection=some(splits.projection), test=some(splits.test))
 
 

@@ -24,6 +24,7 @@ FILE = 2 * 10**9  # bytes
 PROCESSOR = 900  # seconds, for each process
 PATIENCE = 600.0  # seconds, on a busy machine
 PAGE = os.sysconf("SC_PAGE_SIZE")
+ENDED: dict[int, int] = {}  # statuses of children that have ended, by their numbers
 
 
 class Broken(Exception):
@@ -57,8 +58,9 @@ class Started:
 
     def ended(self) -> bool:
         if self.code is None:
-            number, status = os.waitpid(self.number, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if number else None
+            reap()
+            status = ENDED.pop(self.number, None)
+            self.code = None if status is None else os.waitstatus_to_exitcode(status)
         return self.code is not None
 
     def wait_until(self, ready: Callable[[], bool], seconds: float = PATIENCE) -> None:
@@ -165,9 +167,9 @@ def become(command: list[str], fresh: bool, output: int, changes: dict[str, str]
 
 
 def reap() -> None:
-    """Takes note of the ends of adopted processes."""
+    """Takes note of the ends of all children, adopted ones too, so that none is waited for twice."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            ENDED[ended[0]] = ended[1]
     except ChildProcessError:
         pass

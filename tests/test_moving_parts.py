@@ -196,8 +196,9 @@ def test_curves_have_one_colour_for_a_name_and_bars_where_intervals_are_known():
     known = pd.DataFrame({"mean": [1.0, 2], "low": [0.5, 1], "high": [2.0, 3]}, index=[0.0, 2.0])
     bare = pd.DataFrame({"mean": [3.0, 1]}, index=[0.0, 2.0])
     panels = {"a": {"rigid": known, "moved": bare}, "b": {"moved": bare}}
-    figure = interval_curves(panels, "pose")
+    figure = interval_curves(panels, "pose", logarithmic=["b"])
     first, second = figure.axes
+    assert (first.get_yscale(), second.get_yscale()) == ("linear", "log")
     assert first.get_title() == "a" and second.get_xlabel() == "pose"
     assert len(first.collections) == 1 and not second.collections  # the bars of one curve
     named = {line.get_label(): line.get_color() for line in first.lines}

@@ -19,7 +19,7 @@ from dpp.system.paths import NOTEBOOKS, PACKAGE, RESULTS, results
 # Nothing of a kernel's log: it warns about its transport, and logs errors when it is interrupted.
 # A cell that fails is in the notebook, and a kernel that dies is papermill's error.
 QUIET = ["--IPKernelApp.log_level=50"]
-READ = ("runs.csv", "epochs.csv", "operator_benchmark.csv", "evaluation.csv")  # of results, by notebooks
+READ = ("runs.csv", "epochs.csv", "operator_benchmark.csv", "evaluation.csv")  # of results
 WIDGETS = "application/vnd.jupyter.widget-view+json"
 
 

@@ -97,12 +97,13 @@ class _Patches:
 
 
 def variants(network: Network, dataset: ImageDataset, seed: int) -> dict[str, float]:
-    """Mean purity at the centre: with parts moved with the crop, as the original, and by chance."""
+    """Mean purity at the centre: as measured, with one quirk, with both, and by chance."""
     patches = _Patches(network, dataset, see(network, dataset, lambda done, total: None))
     places = patches.places("centre")
     drawn = random_places(places.shape[:-1], network.size, seed)
     return {
         "parts moved": mean(patches.purity(places, patches.marks)),
+        "parts not moved": mean(patches.purity(places, patches.whole)),
         "original": mean(patches.original()),
         "random places": mean(patches.purity(drawn, patches.marks)),
     }

@@ -21,7 +21,7 @@ from dpp.system.paths import NOTEBOOKS, PACKAGE, RESULTS, results
 QUIET = ["--IPKernelApp.log_level=50"]
 READ = (  # of results, by notebooks
     *("runs.csv", "epochs.csv", "operator_benchmark.csv", "following.csv", "following_epochs.csv"),
-    *("receptive_fields.csv", "box_placements.csv", "search_benchmark.csv"),
+    *("receptive_fields.csv", "box_placements.csv", "search_benchmark.csv", "evaluation.csv"),
 )
 WIDGETS = "application/vnd.jupyter.widget-view+json"
 

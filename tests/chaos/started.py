@@ -167,7 +167,7 @@ def become(command: list[str], fresh: bool, output: int, changes: dict[str, str]
 
 
 def reap() -> None:
-    """Takes note of the ends of all children, adopted ones too, so that none is waited for twice."""
+    """Notes the ends of all children, adopted ones too, so that none is waited for twice."""
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             ENDED[ended[0]] = ended[1]

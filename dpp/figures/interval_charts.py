@@ -45,7 +45,9 @@ def interval_curves(
                 axes.errorbar(x, frame["mean"], ends, fmt="none", ecolor=colours[name], capsize=2)
         axes.set_title(title, fontsize=10)
         axes.set_xlabel(across)
-        axes.set_yscale("log" if title in logarithmic else "linear")
+        if title in logarithmic:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")  # its own would be a formula
         axes.spines[["top", "right"]].set_visible(False)
     handles = {}
     for axes in grid[0]:

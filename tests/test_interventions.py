@@ -182,7 +182,7 @@ def test_every_network_with_prototypes_is_measured(kind, source):
     scores = interventions.measure(
         network, split(source), **given, progress=lambda *two: progress.append(two)
     )
-    names = ["accuracy", "background independence"]
+    names = ["accuracy on birds drawn again", "background independence"]
     each = [*interventions.NAMES.values(), "completeness"]
     places = ["centre", "parts"] if kind in ("deformable", "rigid") else ["centre"]
     assert [score.measure for score in scores] == names + len(places) * each
@@ -220,7 +220,7 @@ def test_classifier_without_prototypes_has_what_needs_no_explanation(source):
     network = Classifier(PlainCNN(TinyBackbone(), 3).eval(), "plain", source, SIZE)
     scores = interventions.measure(network, split(source), birds=2)
     assert [score.measure for score in scores if not np.isnan(score.value)] == [
-        "accuracy",
+        "accuracy on birds drawn again",
         "background independence",
     ]
     assert all("does not apply" in score.note for score in scores[2:])

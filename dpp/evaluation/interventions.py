@@ -12,12 +12,10 @@ The threshold above which a part counts as important is chosen on validation bir
 script chooses it on the test set that it reports: `original` has the values that this gives.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from dpp.analysis.network import Network
 from dpp.data.batches import Splits
@@ -35,7 +33,6 @@ from dpp.evaluation.part_protocols import (
     Findings,
 )
 from dpp.evaluation.scores import NAN, Progress, Score, bootstrap, mean, not_measured
-from dpp.runs import Run, load_splits
 
 BIRDS = 10  # of each class, at most: each is drawn some 40 times
 NAMES = {
@@ -143,7 +140,7 @@ def _score_classifiers(effects: Sequence[Effects], seed: int) -> list[Score]:
         return 100 * (1 - relevant / np.where(all_objects, all_objects, NAN))
 
     rows = (
-        ("accuracy", [mean(one) for one in right], bootstrap(right[0], seed)),
+        ("accuracy on birds drawn again", [mean(one) for one in right], bootstrap(right[0], seed)),
         (
             "background independence",
             [float(independence(one)) for one in counts],
@@ -241,33 +238,3 @@ def measure_effects(
         )
         for column, name in enumerate(names)
     ]
-
-
-def compare(
-    compared: Mapping[str, Run],
-    *,
-    seed: int = 0,
-    birds: int = BIRDS,
-    measured: Callable[..., list[Score]] = measure,
-) -> pd.DataFrame:
-    """The scores of several runs below one another.
-
-    Args:
-        compared: finished runs on PoseBirds by the names to show; those without prototypes too.
-        seed: see `measure`.
-        birds: see `measure`.
-        measured: `measure` or `measure_effects`.
-
-    Returns:
-        A row for each system and score: `system`, the fields of `Score`, and `seconds`, the time
-        that all scores of the system took.
-    """
-    rows = []
-    for system, run in compared.items():
-        began = time.perf_counter()
-        kind = Classifier if run.experiment.model == "cnn" else Network
-        splits = load_splits(run.experiment, run.source)
-        scores = measured(kind.of(run), splits, seed=seed, birds=birds)
-        seconds = time.perf_counter() - began
-        rows += [{"system": system} | one._asdict() | {"seconds": seconds} for one in scores]
-    return pd.DataFrame(rows)

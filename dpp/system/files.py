@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from dpp.system.errors import UserError
 
-NEWBORN = 60.0  # seconds for which an empty file or folder may still get a writer
+NEWBORN = 60.0  # seconds for which an empty file may still get a writer
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.unfinished")  # a folder being built
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 NO_ROOM = {
@@ -191,13 +191,14 @@ def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(path.parent)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
-    unfinished.mkdir()
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
-        with suppress(OSError):  # a file system without locks
-            handle = os.open(unfinished, os.O_RDONLY)
-            stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with _folder_held(path.parent):  # nobody sees it without its lock
+            unfinished.mkdir()
+            stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
+            with suppress(OSError):  # a file system without locks
+                handle = os.open(unfinished, os.O_RDONLY)
+                stack.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX)
         yield unfinished
         try:
             (unfinished / inner).rename(path)
@@ -208,15 +209,25 @@ def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
 
 def remove_unfinished(parent: Path) -> None:
     """Removes the unfinished folders of processes that have ended: their locks are free."""
-    for path in parent.iterdir():
-        if not UNFINISHED.fullmatch(path.name):
-            continue
-        with suppress(OSError), ExitStack() as stack:
-            handle = os.open(path, os.O_RDONLY)
-            stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if any(path.iterdir()) or time.time() - path.stat().st_mtime > NEWBORN:
+    with _folder_held(parent):
+        for path in [one for one in parent.iterdir() if UNFINISHED.fullmatch(one.name)]:
+            with suppress(OSError), ExitStack() as stack:
+                handle = os.open(path, os.O_RDONLY)
+                stack.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _folder_held(folder: Path) -> Iterator[None]:
+    """Keeps other processes out of the same few steps in a folder, where there are locks."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 class BusyError(UserError):

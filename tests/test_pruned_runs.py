@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from test_explain_command import dpp  # noqa: F401, a fixture
 from test_runs import tiny
 
 from dpp import runs
@@ -42,7 +41,7 @@ def run(trained, tmp_path) -> runs.Run:
     return runs.open_run(shutil.copytree(trained.folder, tmp_path / "runs" / "old"))
 
 
-def test_merged_network_is_a_run_beside_the_old_one(dpp, run):  # noqa: F811
+def test_merged_network_is_a_run_beside_the_old_one(dpp, run):
     before = contents(run.folder)
     code, out, err = dpp("prune", run.folder, "--keep-unused")
     assert code == 0, err
@@ -84,7 +83,7 @@ def test_unused_prototypes_are_removed_with_a_reason(run):
     assert selection.removed[1] == {"prototype": 5, "reason": "duplicate of 4"}
 
 
-def test_pruned_run_is_explained_and_reported(dpp, run, tmp_path):  # noqa: F811
+def test_pruned_run_is_explained_and_reported(dpp, run, tmp_path):
     new = pruned.prune(run)
     assert Network.of(new).labels == new.load_model().prototypes.classes.tolist()
     picture = run.source.test[0].id
@@ -94,7 +93,7 @@ def test_pruned_run_is_explained_and_reported(dpp, run, tmp_path):  # noqa: F811
     assert code == 0, err
 
 
-def test_same_pruning_is_found_and_another_refused(dpp, run):  # noqa: F811
+def test_same_pruning_is_found_and_another_refused(dpp, run):
     first = pruned.prune(run)
     before = contents(first.folder)
     assert pruned.prune(run).folder == first.folder and contents(first.folder) == before
@@ -113,14 +112,14 @@ def test_same_pruning_is_found_and_another_refused(dpp, run):  # noqa: F811
         (("--device", "abacus"), "no device 'abacus'"),
     ],
 )
-def test_bad_options_are_refused(dpp, run, monkeypatch, words, message):  # noqa: F811
+def test_bad_options_are_refused(dpp, run, monkeypatch, words, message):
     monkeypatch.chdir(run.folder.parent)
     code, out, err = dpp("prune", run.folder, *words)
     assert code == 2 and out == "" and message in err
     assert not run.folder.with_name("old-pruned").exists()
 
 
-def test_folders_that_are_no_run_and_pruned_runs_are_refused(dpp, run, tmp_path):  # noqa: F811
+def test_folders_that_are_no_run_and_pruned_runs_are_refused(dpp, run, tmp_path):
     code, _, err = dpp("prune", tmp_path)
     assert code == 2 and "no finished run" in err
     new = pruned.prune(run)
@@ -128,7 +127,7 @@ def test_folders_that_are_no_run_and_pruned_runs_are_refused(dpp, run, tmp_path)
     assert code == 2 and "is pruned already: prune the original, old" in err
 
 
-def test_tree_is_refused(dpp, run):  # noqa: F811
+def test_tree_is_refused(dpp, run):
     tree = asdict(tiny(model="prototree"))
     files.write_json(run.folder / "experiment.json", tree)
     manifest = run.manifest | {"experiment_sha256": files.sha256(run.folder / "experiment.json")}
@@ -137,7 +136,7 @@ def test_tree_is_refused(dpp, run):  # noqa: F811
     assert code == 2 and "is a prototree, which cannot be pruned" in err
 
 
-def test_run_with_changed_weights_is_refused(dpp, run):  # noqa: F811
+def test_run_with_changed_weights_is_refused(dpp, run):
     with (run.folder / "weights.safetensors").open("ab") as file:
         file.write(b"more")
     code, _, err = dpp("prune", run.folder)

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import itertools
+import logging
 import os
 import signal
 import time
@@ -119,6 +120,7 @@ def execute(work: Mapping[Path, dict], folder: Path, jobs: int = 1) -> list[Path
 def _begin(threads: int) -> None:
     """Sets up a worker process: notebooks share the cores; only the first SIGINT counts."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    logging.disable(logging.CRITICAL)  # a kernel that dies is said once, in its notebook's line
 
     def stop(number, frame):
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -4,7 +4,8 @@ import errno
 import fcntl
 import hashlib
 import multiprocessing
-import threading
+import os
+import time
 from pathlib import Path
 from threading import Timer
 
@@ -105,36 +106,19 @@ def test_folder_that_another_process_is_building_is_spared(tmp_path, builder):
     assert (tmp_path / "slow" / "half").exists()
 
 
-def test_empty_folder_of_a_killed_process_is_removed_and_foreign_ones_never(tmp_path):
+def test_empty_folder_is_spared_for_a_while_and_foreign_ones_always(tmp_path):
     empty, foreign = tmp_path / ".folder.0123abcd.unfinished", tmp_path / ".folder.unfinished"
     empty.mkdir()
     foreign.mkdir()
     (foreign / "file").touch()
     with files.folder_built_beside(tmp_path / "other"):
         pass
+    assert empty.exists()
+    for path in (empty, foreign):
+        os.utime(path, (time.time() - 2 * files.NEWBORN,) * 2)
+    with files.folder_built_beside(tmp_path / "another"):
+        pass
     assert foreign.exists() and not empty.exists()
-
-
-def test_folder_is_never_seen_without_its_lock(tmp_path):
-    """Others look for what can be removed at every moment while folders are begun."""
-    stop = threading.Event()
-
-    def sweep() -> None:
-        while not stop.is_set():
-            files.remove_unfinished(tmp_path)
-
-    sweepers = [threading.Thread(target=sweep) for _ in range(2)]
-    for sweeper in sweepers:
-        sweeper.start()
-    try:
-        for number in range(200):
-            with files.folder_built_beside(tmp_path / str(number)) as unfinished:
-                (unfinished / "file").touch()
-    finally:
-        stop.set()
-        for sweeper in sweepers:
-            sweeper.join()
-    assert len(names(tmp_path)) == 200
 
 
 # Locks

@@ -16,15 +16,16 @@ import re
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
 from dpp.system.errors import UserError
 
+NEWBORN = 60.0  # seconds for which an empty file or folder may still get a writer
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.unfinished")  # a folder being built
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 NO_ROOM = {
@@ -40,13 +41,20 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         UserError: it could not be written; the previous file, if any, is intact.
     """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _temporary(path) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
+        try:
+            with temporary.open("xb") as file:
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: see remove_abandoned
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
     except OSError as error:
         reason = NO_ROOM.get(error.errno, error.strerror)
         exists = os.path.exists(path)  # False, not an error, in a folder that may not be read
@@ -132,14 +140,16 @@ def read_json(path: Path):
 def remove_abandoned(folder: Path, name: str = "") -> None:
     """Removes the unfinished files of processes that have ended: of one name, or all.
 
-    A writer holds a lock on its file, which the kernel releases however the writer ends.
+    A writer holds a lock on its file, which the kernel releases however the writer ends. An empty
+    file may be new, and its writer about to lock it.
     """
     # `flock` itself: `filelock` locks a file by its path, and creates it if it is not there, but
     # this lock belongs to a file that is open already and is about to be renamed or removed.
-    with _folder_held(folder):
-        for path in list(folder.glob(f".{glob.escape(name) or '*'}.*.tmp")):
-            with suppress(OSError), path.open("r+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for path in folder.glob(f".{glob.escape(name) or '*'}.*.tmp"):
+        with suppress(OSError), path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(file.fileno())
+            if status.st_size or time.time() - status.st_mtime > NEWBORN:
                 path.unlink()
 
 
@@ -150,31 +160,17 @@ def file_written_beside(path: Path) -> Iterator[Path]:
     Yields:
         A hidden path beside it, to be written to; it is renamed at the block's end.
     """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _temporary(path) as file:
-            yield Path(file.name)
-            os.replace(file.name, path)
+        yield temporary
+        os.replace(temporary, path)
     except OSError as error:
         reason = NO_ROOM.get(error.errno, error.strerror)
         raise UserError(f"{path} could not be written: {reason}; no part of it was left") from error
-    remove_abandoned(path.parent, path.name)
-
-
-@contextmanager
-def _temporary(path: Path) -> Iterator[BinaryIO]:
-    """A new hidden file beside a path, locked while it is open: see `remove_abandoned`."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    with ExitStack() as stack:
-        with _folder_held(path.parent):  # nobody sees it without its lock
-            file = stack.enter_context(temporary.open("xb"))
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield file
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 @contextmanager
@@ -195,14 +191,13 @@ def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(path.parent)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
+    unfinished.mkdir()
     with ExitStack() as stack:
-        with _folder_held(path.parent):  # nobody sees it without its lock
-            unfinished.mkdir()
-            stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
-            with suppress(OSError):  # a file system without locks
-                handle = os.open(unfinished, os.O_RDONLY)
-                stack.callback(os.close, handle)
-                fcntl.flock(handle, fcntl.LOCK_EX)
+        stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
+        with suppress(OSError):  # a file system without locks
+            handle = os.open(unfinished, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield unfinished
         try:
             (unfinished / inner).rename(path)
@@ -213,24 +208,15 @@ def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
 
 def remove_unfinished(parent: Path) -> None:
     """Removes the unfinished folders of processes that have ended: their locks are free."""
-    with _folder_held(parent):
-        for path in [one for one in parent.iterdir() if UNFINISHED.fullmatch(one.name)]:
-            with suppress(OSError), ExitStack() as stack:
-                handle = os.open(path, os.O_RDONLY)
-                stack.callback(os.close, handle)
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def _folder_held(folder: Path) -> Iterator[None]:
-    """Keeps other processes out of the same few steps in a folder, where there are locks."""
-    with ExitStack() as stack:
-        with suppress(OSError):  # a folder that may not be read, a file system without locks
-            handle = os.open(folder, os.O_RDONLY)
+    for path in parent.iterdir():
+        if not UNFINISHED.fullmatch(path.name):
+            continue
+        with suppress(OSError), ExitStack() as stack:
+            handle = os.open(path, os.O_RDONLY)
             stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if any(path.iterdir()) or time.time() - path.stat().st_mtime > NEWBORN:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 class BusyError(UserError):

@@ -9,7 +9,7 @@ from dpp import runs
 from dpp.evaluation import table
 from dpp.evaluation.scores import Score
 from dpp.runs import Run
-from dpp.system import paths
+from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, example_experiment
 
@@ -68,8 +68,7 @@ def collect(
         rows += rows_of(name, run, content)
     frame = pd.DataFrame(rows)
     target = paths.results(profile) / FILE
-    target.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(target, index=False, float_format="%.6g")
+    files.write_file(target, frame.to_csv(index=False, float_format="%.6g").encode())
     return read(profile)
 
 

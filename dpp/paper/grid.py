@@ -39,13 +39,17 @@ EXAMPLES = {  # networks that notebooks explain: how they differ from `example_e
     "rigid": {"deformable": False},
     "protopnet": {"model": "protopnet"},
     "prototree": {"model": "prototree"},
+    "tesnet": {"model": "tesnet"},
+    "cnn": {"model": "cnn"},
 }
 EXPLAINED = {  # by notebook
-    "08_reasoning_process": tuple(EXAMPLES),
+    "08_reasoning_process": ("deformable", "rigid", "protopnet", "prototree"),
     "09_local_analysis": ("deformable", "rigid"),
     "10_global_analysis": ("deformable",),
     "11_latent_space": ("deformable",),
     "12_browse_prototypes": ("deformable", "rigid"),
+    "14_evaluate": tuple(EXAMPLES),
+    "15_do_measures_measure": tuple(EXAMPLES),
 }
 MIXED = ("VGG19", "Res34", "Dense121")  # the members of an ensemble of three; our choice
 RIGID = {"deformable": False}

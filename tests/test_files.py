@@ -5,7 +5,6 @@ import fcntl
 import hashlib
 import multiprocessing
 import os
-import time
 from pathlib import Path
 from threading import Timer
 
@@ -106,19 +105,69 @@ def test_folder_that_another_process_is_building_is_spared(tmp_path, builder):
     assert (tmp_path / "slow" / "half").exists()
 
 
-def test_empty_folder_is_spared_for_a_while_and_foreign_ones_always(tmp_path):
+def test_empty_folder_is_removed_and_foreign_ones_are_spared(tmp_path):
     empty, foreign = tmp_path / ".folder.0123abcd.unfinished", tmp_path / ".folder.unfinished"
     empty.mkdir()
     foreign.mkdir()
     (foreign / "file").touch()
     with files.folder_built_beside(tmp_path / "other"):
         pass
-    assert empty.exists()
-    for path in (empty, foreign):
-        os.utime(path, (time.time() - 2 * files.NEWBORN,) * 2)
-    with files.folder_built_beside(tmp_path / "another"):
-        pass
-    assert foreign.exists() and not empty.exists()
+    assert names(tmp_path) == [foreign.name, "other"]
+
+
+@pytest.mark.parametrize("moment", ["open", "flock"])
+def test_folder_that_is_cleaned_before_it_is_locked_is_made_again(tmp_path, monkeypatch, moment):
+    """Another process finds the new folder, unlocked, and removes it."""
+    module = {"open": os, "flock": fcntl}[moment]
+    original, removed = getattr(module, moment), []
+
+    def late(*arguments):
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            removed[0].rmdir()
+        return original(*arguments)
+
+    monkeypatch.setattr(module, moment, late)
+    with files.folder_built_beside(tmp_path / "folder") as unfinished:
+        assert removed and unfinished != removed[0]
+        (unfinished / "file").touch()
+    assert names(tmp_path) == ["folder"] and names(tmp_path / "folder") == ["file"]
+
+
+def test_file_that_is_cleaned_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    lock, removed = fcntl.flock, []
+
+    def late(*arguments):
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            removed[0].unlink()
+        return lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    files.write_file(tmp_path / "file", b"content")
+    assert removed and names(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def write_in_pieces(path: Path, started, go) -> None:
+    with files.file_written_beside(path) as unfinished:
+        unfinished.write_text("half")
+        started.set()
+        go.wait(10)
+
+
+def test_file_in_pieces_of_a_killed_process_is_removed_by_the_next(tmp_path):
+    started, go = FORK.Event(), FORK.Event()
+    writer = FORK.Process(target=write_in_pieces, args=(tmp_path / "file", started, go))
+    writer.start()
+    assert started.wait(10)
+    with files.file_written_beside(tmp_path / "file") as unfinished:
+        unfinished.write_text("of a quicker process")
+    assert len(names(tmp_path)) == 2  # the other's is spared
+    writer.kill()
+    writer.join(10)
+    files.write_file(tmp_path / "file", b"content")
+    assert names(tmp_path) == ["file"]
 
 
 # Locks

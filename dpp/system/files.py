@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,7 +24,6 @@ from filelock import FileLock, Timeout
 
 from dpp.system.errors import UserError
 
-NEWBORN = 60.0  # seconds for which an empty file or folder may still get a writer
 UNFINISHED = re.compile(r"\..+\.[0-9a-f]{8}\.unfinished")  # a folder being built
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 NO_ROOM = {
@@ -41,27 +39,36 @@ def write_file(path: Path, content: bytes) -> None:
     Raises:
         UserError: it could not be written; the previous file, if any, is intact.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with file_written_beside(path, f" ({len(content):,} bytes)") as temporary:
+        with temporary.open("wb") as file:
+            file.write(content)
+
+
+@contextmanager
+def file_written_beside(path: Path, size: str = "") -> Iterator[Path]:
+    """Writes a file in pieces that is there complete or not at all; see `write_file` for bytes.
+
+    Args:
+        path: the file's final path; the folders above it are made.
+        size: for the message of a failure.
+
+    Yields:
+        A hidden path beside it, to be written to; it is renamed at the block's end. The leftovers
+        of killed processes that wrote the same file are removed then.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                with suppress(OSError):  # a file system without locks
-                    fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: see remove_abandoned
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(temporary, path)
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+        with _new_and_locked(path, "tmp") as (temporary, handle):
+            yield temporary
+            os.fsync(handle)
+            os.replace(temporary, path)
     except OSError as error:
         reason = NO_ROOM.get(error.errno, error.strerror)
         exists = os.path.exists(path)  # False, not an error, in a folder that may not be read
         outcome = "the previous file is intact" if exists else "no file was left"
         raise UserError(
-            f"{path} ({len(content):,} bytes) could not be written: {reason}; {outcome}. Fix that, "
-            "or write to another disk, and run the command again"
+            f"{path}{size} could not be written: {reason}; {outcome}. Fix that, or write to "
+            "another disk, and run the command again"
         ) from error
     remove_abandoned(path.parent, path.name)
     with suppress(OSError):  # not every file system can; without it, a crash may undo the rename
@@ -70,6 +77,62 @@ def write_file(path: Path, content: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+@contextmanager
+def _new_and_locked(path: Path, kind: str) -> Iterator[tuple[Path, int]]:
+    """Makes an empty file or folder ("tmp" or "unfinished") with a hidden name beside a path.
+
+    It is locked until the block ends, and removed then if it is still there. The kernel releases
+    the lock however its holder ends, and whoever finds it free removes what it belonged to. That
+    may happen between the making and the locking too: then another one is made.
+
+    Yields:
+        Its path and an open handle.
+    """
+    while True:
+        hidden = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
+        if kind == "tmp":
+            hidden.touch(exist_ok=False)
+        else:
+            hidden.mkdir()
+        with ExitStack() as stack:
+            stack.callback(_remove, hidden)
+            try:
+                handle = _open(hidden)
+            except FileNotFoundError:
+                continue
+            stack.callback(os.close, handle)
+            with suppress(OSError):  # a file system without locks: nobody removes anything there
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if os.path.exists(hidden):
+                yield hidden, handle
+                return
+
+
+def _open(path: Path) -> int:
+    """A handle to lock a file or a folder by.
+
+    For `flock` itself: `filelock` locks a file by its path, and creates it if it is not there, but
+    these locks belong to files that are open already and are about to be renamed or removed.
+    """
+    return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+
+
+def _remove(path: Path) -> None:
+    """Removes a file or a folder, as far as it is there and may be removed."""
+    with suppress(OSError):
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Removes a hidden file or folder whose maker has ended: its lock is free."""
+    with suppress(OSError), ExitStack() as stack:
+        handle = _open(path)
+        stack.callback(os.close, handle)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(path)
 
 
 def read_file(path: Path) -> bytes:
@@ -138,39 +201,9 @@ def read_json(path: Path):
 
 
 def remove_abandoned(folder: Path, name: str = "") -> None:
-    """Removes the unfinished files of processes that have ended: of one name, or all.
-
-    A writer holds a lock on its file, which the kernel releases however the writer ends. An empty
-    file may be new, and its writer about to lock it.
-    """
-    # `flock` itself: `filelock` locks a file by its path, and creates it if it is not there, but
-    # this lock belongs to a file that is open already and is about to be renamed or removed.
+    """Removes the unfinished files of processes that have ended: of one name, or all."""
     for path in folder.glob(f".{glob.escape(name) or '*'}.*.tmp"):
-        with suppress(OSError), path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            status = os.fstat(file.fileno())
-            if status.st_size or time.time() - status.st_mtime > NEWBORN:
-                path.unlink()
-
-
-@contextmanager
-def file_written_beside(path: Path) -> Iterator[Path]:
-    """Writes a file in pieces that is there complete or not at all; see `write_file` for bytes.
-
-    Yields:
-        A hidden path beside it, to be written to; it is renamed at the block's end.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        reason = NO_ROOM.get(error.errno, error.strerror)
-        raise UserError(f"{path} could not be written: {reason}; no part of it was left") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+        _remove_unlocked(path)
 
 
 @contextmanager
@@ -190,14 +223,7 @@ def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(path.parent)
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
-    unfinished.mkdir()
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
-        with suppress(OSError):  # a file system without locks
-            handle = os.open(unfinished, os.O_RDONLY)
-            stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    with _new_and_locked(path, "unfinished") as (unfinished, _):
         yield unfinished
         try:
             (unfinished / inner).rename(path)
@@ -207,16 +233,10 @@ def folder_built_beside(path: Path, inner: str = "") -> Iterator[Path]:
 
 
 def remove_unfinished(parent: Path) -> None:
-    """Removes the unfinished folders of processes that have ended: their locks are free."""
+    """Removes the unfinished folders of processes that have ended."""
     for path in parent.iterdir():
-        if not UNFINISHED.fullmatch(path.name):
-            continue
-        with suppress(OSError), ExitStack() as stack:
-            handle = os.open(path, os.O_RDONLY)
-            stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if any(path.iterdir()) or time.time() - path.stat().st_mtime > NEWBORN:
-                shutil.rmtree(path, ignore_errors=True)
+        if UNFINISHED.fullmatch(path.name):
+            _remove_unlocked(path)
 
 
 class BusyError(UserError):

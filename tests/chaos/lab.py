@@ -186,9 +186,8 @@ def refused(error: UserError) -> str:
 
 
 def expect_clean(folder: Path) -> None:
-    """No unfinished files or folders are left, but for empty ones: they may be new."""
+    """No unfinished files or folders are left."""
     left = [path for path in folder.rglob(".*") if path.suffix in (".tmp", ".unfinished")]
-    left = [path for path in left if (any(path.iterdir()) if path.is_dir() else size(path))]
     if left:
         raise Broken(f"left behind: {left[0].name}")
 

@@ -1,6 +1,8 @@
 """Kills and signals: nothing is lost, nobody is left behind, and the weights are the same."""
 
 import signal
+import zipfile
+from pathlib import Path
 
 import victims
 from lab import Lab, contents, expect_clean, expect_same, facts, size, weights_of
@@ -109,23 +111,38 @@ def attack_drawing(lab: Lab) -> str:
     return "killed" if started.code else "too late"
 
 
-READERS = {  # commands that read a run: the file that each writes, its options, what it ends with
-    "report": ("page.html", [], b"</html>"),
-    "evaluate": ("measures.json", ["--measures", "compactness", "consistency"], b"}"),
+READERS = {  # commands that read a run: the file that each writes, its options
+    "report": ("page.html", []),
+    "evaluate": ("measures.json", ["--measures", "compactness", "consistency"]),
+    "export-maps": ("places.csv", []),
+    "pack": ("run.zip", []),
 }
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file of one of `READERS` ends as it should."""
+    if path.suffix == ".zip":
+        return zipfile.is_zipfile(path)  # the list of its files comes last
+    content = path.read_bytes()
+    if path.suffix == ".csv":
+        lines = content.split(b"\n")
+        return not lines.pop() and lines[-1].count(b",") == lines[0].count(b",")
+    return content.rstrip().endswith(b"}" if path.suffix == ".json" else b"</html>")
 
 
 def attack_reader(lab: Lab) -> str:
     """A command that reads a run is killed: its file is absent or whole; the run is as it was."""
     room = lab.room()
     run, command = lab.copy_run(room), lab.chance.choice(list(READERS))
-    name, options, end = READERS[command]
+    name, options = READERS[command]
     words = [command, str(run.folder), *options, "--out", str(room / name)]
     started = lab.start(*words)
-    started.pause(lab.chance.uniform(0, 10))
+    started.pause(lab.chance.choice([0.1, 1]) * lab.chance.uniform(0, 1))
     started.end(signal.SIGKILL)
-    if (room / name).exists() and not (room / name).read_bytes().rstrip().endswith(end):
-        raise Broken(f"half a file of {command} was left")
+    if (room / name).exists():
+        if not is_whole(room / name):
+            raise Broken(f"half a file of {command} was left")
+        (room / name).unlink()  # pack would refuse to replace it
     lab.start(*words).finish()
     expect_same(facts(run), lab.known, f"a run whose {command} was killed")
     expect_clean(room)

@@ -15,7 +15,7 @@ FLAGS   := $(shell echo "$${CXX-} $${FORCE_CUDA-} $${CUDA_HOME-} $${TORCH_CUDA_A
 BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
 
 .PHONY: help setup reproduce test test-slow chaos audit lint format unit smoke sanitize cuda \
-        test-browser execute notebooks status lab bench doctor lock clean
+        test-browser execute notebooks status site lab bench doctor lock clean
 
 help:
 	@echo "make reproduce   make the paper's tables and figures: PROFILE=smoke|mini|photo|paper ONLY=names JOBS=n"
@@ -24,11 +24,12 @@ help:
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make chaos       random kills, damage and hostile files: SEED=n ATTACKS=n MINUTES=n"
 	@echo "make audit       known vulnerabilities of the pins, where the network allows it"
-	@echo "make test-browser the prototype browser in Chromium, through JupyterLab; part of make test"
+	@echo "make test-browser the prototype browser, reports, site and demo in Chromium; part of make test"
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
 	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
 	@echo "make execute     run the notebooks in place, to commit them: ONLY=names"
 	@echo "make status      renew the README's status table from the committed records"
+	@echo "make site        the notebooks, documents and results as a site, and a demo: build/site/index.html"
 	@echo "make lab         open the notebooks in JupyterLab"
 	@echo "make bench       measure the operator, the training stages and the analysis against their yardsticks"
 	@echo "make doctor      what works on this machine, and how to fix what does not"
@@ -86,7 +87,7 @@ audit:
 	@$(PYTHON) tests/audit_pins.py
 
 test-browser: $(BUILT)
-	@$(BIN)/python -m pytest -m browser tests/test_browser_page.py
+	@$(BIN)/python -m pytest -m browser tests
 
 sanitize: $(BUILT)
 	@DPP_FUZZ=10000 $(BIN)/python -m pytest -m "not slow" tests/test_sanitizers.py
@@ -114,6 +115,9 @@ smoke: $(BUILT)
 
 status: $(BUILT)
 	@$(BIN)/dpp status
+
+site: $(BUILT)
+	@$(BIN)/python -m dpp.site
 
 lab: $(BUILT)
 	@$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks

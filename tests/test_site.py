@@ -2,7 +2,7 @@
 
 import nbformat
 import pytest
-from test_browser_page import CHROMIUM, FLAGS
+from test_browser_page import CHROMIUM, FLAGS, PATIENCE
 
 from dpp.paper import tables
 from dpp.site import build, chapters, links, pages
@@ -145,7 +145,7 @@ def test_every_page_loads_without_errors_and_fits(site, chromium, width, scheme)
     for path in sorted(site.rglob("*.html")):
         if path.name == "404.html":
             continue
-        page.goto(path.as_uri())
+        page.goto(path.as_uri(), timeout=PATIENCE)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert (said, wide <= width) == ([], True), path
     context.close()
@@ -156,10 +156,12 @@ def test_every_page_loads_without_errors_and_fits(site, chromium, width, scheme)
 def test_search_works_without_a_server(site, chromium):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.goto((site / "docs" / "paper.html").as_uri())
-    page.fill(".md-search__input", "orthogonality")
-    page.wait_for_selector(".md-search-result__meta >> text=matching documents")
+    page.wait_for_load_state("networkidle")  # the search has read its index
+    page.click(".md-search__input")
+    page.keyboard.type("orthogonality")
+    page.wait_for_selector(".md-search-result__meta >> text=matching documents", timeout=PATIENCE)
     page.click(".md-search-result__item a")
-    page.wait_for_selector("article >> text=/orthogonality/i")
+    page.wait_for_selector("article >> text=/orthogonality/i", timeout=PATIENCE)
     page.close()
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from dpp.backbones.backbone import FIRST_RESNET50
 from dpp.data import catalogue
+from dpp.evaluation.systems import SYSTEMS
 from dpp.paper import photo
 from dpp.paper.photo import Plan
 from dpp.runs.ensembles import Ensemble
@@ -34,14 +35,8 @@ TABLES = {  # of each notebook that regenerates some
     "06_table3_state_of_the_art": ("table3",),
     "07_supplement_dogs": ("dogs_backbones", "dogs_models"),
 }
-EXAMPLES = {  # networks that notebooks explain: how they differ from `example_experiment`
-    "deformable": {},
-    "rigid": {"deformable": False},
-    "protopnet": {"model": "protopnet"},
-    "prototree": {"model": "prototree"},
-    "tesnet": {"model": "tesnet"},
-    "cnn": {"model": "cnn"},
-}
+# Networks that notebooks explain: how they differ from `example_experiment`.
+EXAMPLES = {name.lower(): changes for name, changes in SYSTEMS.items()}
 EXPLAINED = {  # by notebook
     "08_reasoning_process": ("deformable", "rigid", "protopnet", "prototree"),
     "09_local_analysis": ("deformable", "rigid"),

@@ -1,7 +1,7 @@
 """The authors' networks, written down from what is known of them: layout and forward pass.
 
 Layouts are those of the state dicts that the authors' public code writes; the forward passes follow
-the papers and the facts in `docs/` on what the released code does. Small and slow, for tests.
+the papers, and what is known of the released code (`docs/differences.md`). Slow, for tests.
 """
 
 from collections import OrderedDict

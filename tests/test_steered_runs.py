@@ -99,6 +99,9 @@ def test_steered_run_is_explained_reported_and_packed(dpp, run, tmp_path):
     code, _, err = dpp("report", new.folder, "--out", tmp_path / "card.html")
     assert code == 0, err
     package = packages.pack(new, tmp_path / "new.zip")
+    with packages.opened(package) as (_, read):
+        card = read(packages.CARD).decode()
+    assert f"- 5 ({run.source.class_names[2]}): {WHY}" in card and "Steered from `old`" in card
     again = packages.unpack(package, tmp_path / "elsewhere")
     assert again.manifest["steps"] == new.manifest["steps"]
 
@@ -139,6 +142,13 @@ def test_fine_tuning_trains_projects_and_records_itself(dpp, run):
     assert len(new.origins) == 5 == len(new.load_model().prototypes.classes)
     old, now = run.load_model(), new.load_model()
     assert not torch.equal(old.prototypes.vectors[0], now.prototypes.vectors[0])
+
+
+def test_network_with_a_kept_trunk_is_trained_further(tmp_path):
+    experiment = tiny(**SHORT, per_class=2, frozen_trunk="layer3", views=1)
+    run = runs.run(experiment, root=tmp_path, device="cpu", progress=False)
+    new = steered.steer(run, {1: WHY}, fine_tune=1)
+    assert new.metrics.forgetting.notna().sum() == 1
 
 
 def test_class_without_prototypes_begins_anew_when_fine_tuned(run):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dpp import ops
-from dpp.data.batches import ImageDataset, batches
+from dpp.data.batches import ImageDataset, batches, to_device
 from dpp.methods.protopnet import ProtoPNet, similarity, squared_distance
 from dpp.methods.tesnet import TesNet
 from dpp.networks import losses
@@ -154,7 +154,7 @@ def with_forgetting(
         terms = objective(model, images, labels, phase)
         chosen = torch.randperm(len(sightings.images), generator=generator)[:MOST]
         seen = dataset.batch([(0, index) for index in sightings.images[chosen].tolist()]).images
-        seen = seen.to(images.device, memory_format=torch.channels_last)
+        seen = to_device(seen, model.prototypes.vectors.device)  # images, or a trunk's features
         term = forgetting(model, seen, sightings.centres[chosen], sightings.labels[chosen])
         loss = terms["loss"] + weight * term
         return terms | {"forgetting": term, "loss": loss}

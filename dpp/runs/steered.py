@@ -102,7 +102,7 @@ def check(run: Run, forget: Mapping[int, str], fine_tune: int) -> dict[int, str]
     if silent := [number for number, reason in forget.items() if not reason.strip()]:
         raise UserError(f"prototype {silent[0]} has no reason: say why it is to be forgotten")
     run.verify()
-    return {number: forget[number].strip() for number in sorted(forget)}
+    return {number: " ".join(forget[number].split()) for number in sorted(forget)}
 
 
 def default_folder(run: Run, described: dict) -> Path:

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from dpp import __version__
-from dpp.commands import evaluate, finished, work
+from dpp.commands import evaluate, finished, importing, work
 from dpp.system.errors import UserError
 
 
@@ -15,6 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
     work.add_commands(commands)
     finished.add_commands(commands)
     evaluate.add_command(commands)
+    importing.add_command(commands)
     return parser
 
 

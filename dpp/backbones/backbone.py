@@ -82,10 +82,13 @@ class Backbone(TrunkAndHead):
         """Drops all layers after one. The map is then that layer's own, and is not upsampled.
 
         Args:
-            last: its name, such as layer3 or features.22; empty to drop none.
+            last: its name, such as layer3 or features.22; empty to drop none. Of a VGG also that
+                of its last max pooling, which other networks on a VGG have, and which then stays.
         """
         if not last:
             return
+        if self.name.startswith("vgg") and last == f"features.{len(self.features)}":
+            self.features.append(nn.MaxPool2d(2, 2))
         for name in self.step_names()[self.count_steps(last, "cut_after") :]:
             parent, _, leaf = name.rpartition(".")
             del self.get_submodule(parent)._modules[leaf]

@@ -15,10 +15,11 @@ EXAMPLE = (
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Adds explain, report, prune, export-maps, export, pack and unpack."""
+    """Adds explain, report, prune, steer, export-maps, export, pack and unpack."""
     add_explain_command(commands)
     add_report_command(commands)
     add_prune_command(commands)
+    add_steer_command(commands)
     add_sharing_commands(commands)
 
 
@@ -52,6 +53,17 @@ def run_prune(arguments: argparse.Namespace) -> int:
     run = runs.open_run(arguments.run_folder)
     options = {name: getattr(arguments, name) for name in ("tolerance", "keep_unused", "out")}
     print(pruned.as_text(pruned.prune(run, **options, device=arguments.device)))
+    return 0
+
+
+def run_steer(arguments: argparse.Namespace) -> int:
+    from dpp import runs
+    from dpp.runs import steered
+
+    run = runs.open_run(arguments.run_folder)
+    forget = steered.read_request(run, arguments.forget, arguments.keep, arguments.reason)
+    options = {name: getattr(arguments, name) for name in ("who", "fine_tune", "out", "device")}
+    print(steered.as_text(steered.steer(run, forget, **options)))
     return 0
 
 
@@ -184,6 +196,47 @@ def add_prune_command(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("--device", default="cpu", help="auto, cpu (the default), cuda, cuda:1")
     command.set_defaults(run=run_prune)
+
+
+def add_steer_command(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "steer",
+        help="forget prototypes that should not count, and say why",
+        description="Removes prototypes that someone rejects and fits the last layer again, or "
+        "trains further so that what they stood for is not found again. Writes a new run beside "
+        "the old one, which stays as it is; the new run records who forgot what, and why.",
+    )
+    command.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a finished run")
+    command.add_argument(
+        "--forget",
+        action="append",
+        default=[],
+        metavar="NUMBERS",
+        help="prototypes of the run, as 3,7; repeatable, each with a --reason of its own",
+    )
+    command.add_argument(
+        "--keep", default="", metavar="NUMBERS", help="instead: forget all but these"
+    )
+    command.add_argument(
+        "--reason",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="why; one for all, or one for each --forget",
+    )
+    command.add_argument("--who", default="", help="who decided it (default: not said)")
+    command.add_argument(
+        "--fine-tune",
+        type=int,
+        default=0,
+        metavar="EPOCHS",
+        help="train so many more (default: 0, only the last layer is fitted again)",
+    )
+    command.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: the run's folder with -steered-..."
+    )
+    command.add_argument("--device", default="cpu", help="auto, cpu (the default), cuda, cuda:1")
+    command.set_defaults(run=run_steer)
 
 
 def add_sharing_commands(commands: argparse._SubParsersAction) -> None:

@@ -45,7 +45,7 @@ from dpp.runs.trunk_cache import cache_splits
 from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, base_experiment
-from dpp.training.trainer import Trainer
+from dpp.training.trainer import Method, Trainer
 
 
 def get(experiment: Experiment, **options) -> Run:
@@ -156,9 +156,14 @@ def trainer_of(
     source: Source,
     workers: int = 0,
     progress: bool = False,
+    method: Method | None = None,
 ) -> Trainer:
-    """The trainer of an experiment for a network that is built already, on its device."""
-    method = method_of(experiment)
+    """The trainer of an experiment for a network that is built already, on its device.
+
+    Args:
+        method: to train by, instead of the experiment's.
+    """
+    method = method or method_of(experiment)
     device = next(model.parameters()).device
     pays, why = bfloat16_pays(device)
     if experiment.precision == "bfloat16" and not pays:

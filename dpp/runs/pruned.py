@@ -5,22 +5,17 @@ fitted again (`dpp.runs.pruning` has the criteria). The original run stays as it
 """
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from dpp.runs import pruning, resumable
-from dpp.runs.finished import Run, choose_device, open_run
-from dpp.runs.making import finish, trainer_of
-from dpp.system import files
+from dpp.runs import derived, pruning
+from dpp.runs.finished import Run, choose_device
+from dpp.runs.making import trainer_of
 from dpp.system.errors import UserError
 from dpp.training import last_layer
-from dpp.training.trainer import Trainer
 
-MODELS = ("deformable", "protopnet", "tesnet")  # prototypes of a class, and a last layer
 TOLERANCE = 1e-6  # of the cosine of two prototypes that count as equal
 UNUSED = (
     f"unused: fewer than {pruning.LEAST} of the {pruning.NEAREST} nearest training images are of "
@@ -46,7 +41,7 @@ def prune(
     """Prunes a finished run into a new one, or finds it if the same was done before.
 
     Args:
-        run: of one of `MODELS`, not pruned itself.
+        run: of one of `derived.MODELS`, not pruned itself.
         tolerance: how far the cosine of duplicates may be from 1.
         keep_unused: merge duplicates only.
         out: the new run's folder; by default the old one's name with "-pruned".
@@ -63,43 +58,28 @@ def prune(
         "tolerance": tolerance,
         "keep_unused": keep_unused,
     }
-    if existing := find_same(folder, source_run):
+    if existing := derived.find_same(folder, "pruned_from", source_run):
         return existing
 
-    model, source = run.load_model(choose_device(device)), run.source
-    trainer = trainer_of(run.experiment, model, source)
-    before = {"prototypes": len(model.prototypes.classes)} | evaluate(trainer)
+    model = run.load_model(choose_device(device))
+    trainer = trainer_of(run.experiment, model, run.source)
+    before = derived.measure_before(trainer)
     scores, labels = last_layer.cache_scores(trainer)
     begun = time.perf_counter()
     selection = remove(model, scores, labels, tolerance, keep_unused)
-    rows = [record("prune", trainer, begun, prototypes=len(selection.kept))]
-    begun = time.perf_counter()
-    exact = replace(run.experiment, last_layer="converged")
-    kept = torch.tensor(selection.kept, device=scores.device)
-    fit = last_layer.refit(exact, model, scores[:, kept], labels)
-    rows.append(record("last layer", trainer, begun, **fit))
-    if run.projected:
-        trainer.provenance = pruning.keep_origins(run.origins, kept)
-
-    with files.locked(folder, wait=False):
-        described = files.read_file(run.folder / "experiment.json")
-        files.write_file(folder / "experiment.json", described)
-        history = run.metrics.to_dict("records") + rows
-        resumable.write_metrics(folder, history)
-        facts = {"pruned_from": source_run, "before": before, **selection._asdict()}
-        finish(run.experiment, trainer, folder, history, source, manifest["pretrained"], **facts)
-    return open_run(folder)
+    kept = selection.kept
+    rows = [derived.record("prune", trainer, begun, prototypes=len(kept))]
+    rows.append(derived.fit_last_layer(run.experiment, trainer, scores[:, kept], labels))
+    derived.keep_origins(run, trainer, kept)
+    facts = {"pruned_from": source_run, "before": before, "removed": selection.removed}
+    return derived.write(run, trainer, folder, rows, kept, **facts)
 
 
 def check(run: Run, tolerance: float) -> dict:
     """The manifest of a run that can be pruned, verified; a `UserError` for any other."""
     if not 0 <= tolerance < 1:
         raise UserError(f"tolerance: expected a number from 0 to below 1, got {tolerance:g}")
-    if run.experiment.model not in MODELS:
-        raise UserError(
-            f"{run.folder} is a {run.experiment.model}, which cannot be pruned: choose a run of "
-            f"{', '.join(MODELS)}"
-        )
+    derived.check_kind(run, "pruned")
     manifest = run.manifest
     if "pruned_from" in manifest:
         raise UserError(
@@ -108,21 +88,6 @@ def check(run: Run, tolerance: float) -> dict:
         )
     run.verify()
     return manifest
-
-
-def find_same(folder: Path, source_run: dict) -> Run | None:
-    """The run that the same pruning wrote before, if any; anything else there is refused."""
-    if not folder.exists() or folder.is_dir() and not any(folder.glob("[!.]*")):
-        return None
-    if (folder / "manifest.json").is_file():
-        existing = open_run(folder)
-        if existing.manifest.get("pruned_from") == source_run:
-            existing.verify()
-            return existing
-    raise UserError(
-        f"{folder} exists and does not hold this pruned run: remove it, or choose another folder "
-        "with --out"
-    )
 
 
 def remove(
@@ -152,29 +117,9 @@ def remove(
     return Selection(kept.tolist(), removed)
 
 
-def evaluate(trainer: Trainer) -> dict[str, float]:
-    return trainer.evaluate("validation") | trainer.evaluate("test")
-
-
-def record(stage: str, trainer: Trainer, begun: float, **metrics) -> dict:
-    """A row of `metrics.csv`, as the trainer writes them."""
-    last = trainer.tasks[-1]
-    named = {"stage": stage, "epoch": last.epoch, "phase": last.phase.name}
-    metrics |= evaluate(trainer)
-    return named | metrics | {"seconds": round(time.perf_counter() - begun, 3)}
-
-
 def as_text(pruned: Run) -> str:
     """The number of prototypes and the accuracies before and after, and where the run is."""
-    manifest = pruned.manifest
-    before, after = manifest["before"], manifest["results"]
-    duplicates = sum(one["reason"].startswith("duplicate") for one in manifest["removed"])
-    unused = len(manifest["removed"]) - duplicates
-    lines = [
-        f"{'prototypes':20} {before['prototypes']} -> {len(manifest['kept'])} "
-        f"(duplicates merged: {duplicates}, unused removed: {unused})"
-    ]
-    for split in ("validation", "test"):
-        name = f"{split}_accuracy"
-        lines.append(f"{name:20} {before[name]:.4f} -> {after[name]:.4f}")
-    return "\n".join([*lines, str(pruned.folder)])
+    removed = pruned.manifest["removed"]
+    duplicates = sum(one["reason"].startswith("duplicate") for one in removed)
+    counts = f"duplicates merged: {duplicates}, unused removed: {len(removed) - duplicates}"
+    return f"{derived.describe_change(pruned.manifest, counts)}\n{pruned.folder}"

@@ -192,6 +192,9 @@ KINDS = {  # of a manifest's entries
     "removed": (each(each(lambda value: True, dict)), "entries"),
     "before": (each(is_number, dict), "numbers by name"),
     "pruned_from": (each(lambda value: True, dict), "entries"),
+    "imported_from": (each(lambda value: True, dict), "entries"),
+    "steered_from": (each(lambda value: True, dict), "entries"),
+    "steps": (each(each(lambda value: True, dict)), "entries"),
     "files": (each(is_text, dict), "hashes by name"),
 } | {
     name: (is_text, "a text")

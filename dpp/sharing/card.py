@@ -77,6 +77,7 @@ def make_card(run: Run, licence: str, files: list[str]) -> str:
         f"{experiment.seed}.",
         "",
         *prototype_lines(run),
+        *history_lines(manifest),
         "## Use",
         "",
         *("```", f"dpp unpack {run.folder.name}.zip", "dpp explain bird.jpg --run runs/…", "```"),
@@ -111,3 +112,24 @@ def prototype_lines(run: Run) -> list[str]:
         f"and places of each); {repeated} nearly repeat another of their class ({REPEATED}).",
         "",
     ]
+
+
+def history_lines(manifest: dict) -> list[str]:
+    """Which prototypes were forgotten, by whom and why; of imported networks, from which file."""
+    lines = []
+    if described := manifest.get("imported_from"):
+        lines.append(f"Imported from `{described['file']}`, SHA-256 {described['sha256']}.")
+    for step in manifest.get("steps", []):
+        change = [f"{100 * step[when]['test_accuracy']:.1f} %" for when in ("before", "after")]
+        who = f" by {step['who']}" if step["who"] else ""
+        further = f", then {step['fine_tune']} epochs" if step["fine_tune"] else ""
+        lines.append(
+            f"Steered{who} from `{step['run']}`{further}; test accuracy, before and after:"
+        )
+        lines.append(f"{' and '.join(change)}. Forgotten prototypes, by their numbers there:")
+        lines.append("")
+        lines += [
+            f"- {one['prototype']} ({one['class']}): {one['reason']}" for one in step["removed"]
+        ]
+        lines.append("")
+    return ["## History", "", *lines, ""] if lines else []

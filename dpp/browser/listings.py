@@ -27,7 +27,7 @@ def class_title(session: Session) -> dict:
     label, many = session.label, len(session.subject.prototypes_of(session.label))
     return {
         "title": shorten_name(session.subject.names[label], 40),
-        "note": f"prototype {session.prototype} of its {many}",
+        "note": f"prototype {session.prototype}, one of {many}",
         "picture": ["class", session.run, label],
     }
 
@@ -61,7 +61,7 @@ def image_title(session: Session) -> dict:
     names, label = session.subject.names, session.image.label
     name = shorten_name(names[label]) if 0 <= label < len(names) else "unknown class"
     return {
-        "title": shorten_image(session.image.id, 34),
+        "title": f"image {shorten_image(session.image.id, 34)}",
         "note": f"image of {name}",
         "picture": picture,
     }

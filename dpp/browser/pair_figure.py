@@ -74,7 +74,9 @@ def patch_pairs(picture: Picture, match: Match, source: Source | None, sheet: Cl
         _draw_share(add(left, top + patch + 0.03, cell - GAP, BAR - 0.03), share, most, colour)
     sums = add(LEFT + 0.95, TITLE, WIDTH - LEFT - 1.0, height - TITLE)
     _draw_sheet(sums, sheet, match.prototype)
-    sums.set_title(f"score of {shorten_name(sheet.name)}", fontsize=TEXT, fontweight="bold", pad=3)
+    sums.set_title(
+        f"score of {shorten_name(sheet.name)}", fontsize=TEXT, fontweight="bold", pad=3, loc="right"
+    )
     return figure
 
 

@@ -46,7 +46,7 @@ def place_text(applied: Application) -> str:
     here, best = number_text(match.similarity, 3), number_text(most, 3)
     text = f"Similarity {here} at row {match.centre[0]}, column {match.centre[1]}"
     at_best = applied.similarities[match.centre] >= most
-    return f"{text}, its best place" if at_best else f"{text}; {best} at its best place"
+    return f"{text}, its best place" if at_best else f"{text}; at best {best}"
 
 
 def describe_changes(changes: Changes, names: Sequence[str]) -> list[str]:

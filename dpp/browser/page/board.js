@@ -49,7 +49,7 @@ function render({ model, el }) {
   const pair = make("div", { class: "dpp-pair" }, stages.here.figure, stages.there.figure);
   const cards = make("div", { class: "dpp-cards" });
   const hint = make("div", { class: "dpp-hint" }, make("b", {}, "This patch looks like that patch."));
-  hint.append(" The bars are the parts’ contributions to the similarity; click a pair to enlarge it.");
+  hint.append(" Bars: what each part adds to the similarity. Click a pair to enlarge it.");
   const dialog = make("dialog", { class: "dpp-zoom" });
   const board = make("div", { class: "dpp-board" }, pair, tools, hint, cards, dialog);
 
@@ -155,9 +155,9 @@ function render({ model, el }) {
     scene.parts.forEach((part, place) => marks.append(outline(part, part[side], place)));
     if (frame.centre) {
       const [cx, cy] = frame.centre;
-      const r = Math.max(...frame.view.slice(2)) / 60;
+      const r = Math.max(...frame.view.slice(2)) / 75;
       const movable = side === "here" && scene.cell;
-      marks.append(make("circle", { cx, cy, r: movable ? 1.6 * r : r, class: "dpp-centre" }));
+      marks.append(make("circle", { cx, cy, r: movable ? 1.4 * r : r, class: "dpp-centre" }));
     }
   }
 
@@ -196,7 +196,7 @@ function render({ model, el }) {
   function showHeat() {
     const heat = model.get("heat");
     stages.here.heat.setAttribute("visibility", warm.checked ? "visible" : "hidden");
-    ends.textContent = warm.checked && heat.ends ? `${heat.ends[0]} (blue) to ${heat.ends[1]} (yellow)` : "";
+    ends.textContent = warm.checked && heat.ends ? `blue ${heat.ends[0]}, yellow ${heat.ends[1]}` : "";
   }
 
   function load(side) {

@@ -21,14 +21,11 @@ from tiny_network import TinyBackbone
 from dpp import analysis, ops
 from dpp.analysis.figure_data import apply_prototype
 from dpp.analysis.global_analysis import global_analysis
-from dpp.browser import Browser, drawings, screens, show, workbench
+from dpp.browser import Browser, drawings, scenes, screens, show, texts, thumbnails, workbench
+from dpp.browser.pair_figure import patch_pairs
 from dpp.browser.screens import VIEWS, export
 from dpp.browser.session import Session
-from dpp.browser.texts import sheet_rows
 from dpp.browser.workbench import Changes, Subject, change, class_scores
-from dpp.figures import paper_figures
-from dpp.figures.marked_pictures import mark
-from dpp.figures.score_sheets import score_sheet
 from dpp.networks.soft_tree import ProtoTree
 from dpp.report import run_report
 from dpp.system.errors import UserError
@@ -118,29 +115,40 @@ def test_features_are_computed_once_for_an_image(session):
     backbone.register_forward_hook(lambda *_: looked.append(1))
     for centre in ((0, 0), (1, 2), (3, 3)):
         session.set_centre(*centre)
-        for view in ("Image", "Move the centre", "What if"):
+        for view in ("Image", "What if"):
             screens.show(session, view)
     assert len(looked) == 1
 
 
-def test_click_on_the_image_and_on_the_map_sets_the_cell_under_it(session):
-    screen = screens.show(session, "Move the centre")
-    areas = {area.name: area for area in screen.first.areas}
-    left, top, right, bottom = areas["map"].extent
+def test_dragged_centre_becomes_the_cell_and_arrow_keys_and_best_place_follow(browser):
+    assert browser.board.heat["cells"] == [4, 4]
     for row, column in ((0, 0), (2, 3), (3, 1)):
-        across, down = (column + 0.5) / 4, (row + 0.5) / 4
-        place = left + across * (right - left), top + down * (bottom - top)
-        assert session.click(screen.first.areas, *place)
-        assert session.centre == (row, column)
-    x, y = session.picture().geometry.cell_to_image((2, 1), (4, 4))[::-1]
-    left, top, right, bottom = areas["image"].extent
-    x0, y0, x1, y1 = areas["image"].limits
-    place = (x - x0) / (x1 - x0), (y - y0) / (y1 - y0)
-    place = left + place[0] * (right - left), top + place[1] * (bottom - top)
-    assert session.click(screen.first.areas, *place)
-    assert session.centre == (2, 1)
-    assert not session.click(screen.first.areas, 0.999, 0.999)
-    assert session.centre == (2, 1)
+        browser._answer(browser._pointed, {"kind": "centre", "row": row, "column": column})
+        assert browser.session.centre == (row, column)
+        assert browser.board.scene["cell"] == [row, column]
+        similarities = np.array(browser.screen.data["similarities"])
+        found = browser.screen.data["match"]["similarity"]
+        assert found == pytest.approx(similarities[row, column], abs=1e-6)
+        assert f"Similarity {found:.3f} at row {row}, column {column}" in (
+            browser.board.scene["caption"].replace("−", "-")
+        )
+    browser._answer(browser._pointed, {"kind": "step", "rows": -1, "columns": 1})
+    assert browser.board.scene["cell"] == [2, 2]
+    browser._answer(browser._pointed, {"kind": "best"})
+    assert browser.session.centre is None and "its best place" in browser.board.scene["caption"]
+
+
+def test_cells_of_the_heat_are_where_the_centre_is_drawn(session):
+    """The page finds the cell under the pointer by these boxes."""
+    screens.show(session, "Image")  # which chooses a prototype
+    session.set_centre(2, 1)
+    (pair,) = screens.show(session, "Image").pairs
+    left, top, right, bottom = pair.heat["boxes"][2 * 4 + 1]
+    middle = (left + right) / 2, (top + bottom) / 2
+    np.testing.assert_allclose(pair.scene["here"]["centre"], middle, atol=0.02)
+    down, across = session.picture().geometry.cell_to_image((2, 1), (4, 4))
+    np.testing.assert_allclose(middle, (across, down), atol=0.01)
+    assert min(pair.heat["values"]) == 0 and max(pair.heat["values"]) == 1
 
 
 def test_arrow_keys_stop_at_the_edge_of_the_map(session):
@@ -215,37 +223,68 @@ def test_undo_brings_back_the_scores(browser):
 # Choices and screens
 
 
-def test_sheet_adds_up_and_its_rows_are_the_prototypes_of_the_class(session):
+@pytest.mark.parametrize("label", [0, 1, 2])
+def test_bars_of_the_sheet_add_up_to_the_score(session, label):
+    session.explained = label
     sheet = session.sheet()
     assert sheet.adds_up
-    assert sheet.score == pytest.approx(session.scores().max(), abs=1e-5)
-    assert {number for _, number in sheet_rows(score_sheet(sheet))} == set(
-        session.subject.prototypes_of(sheet.label)
-    )
+    assert sheet.score == pytest.approx(session.scores()[label], abs=1e-5)
+    drawn = scenes.sheet_scene(sheet, "moving", 4)
+    numbers = [row["prototype"] for row in drawn["rows"]]
+    assert set(numbers) == set(session.subject.prototypes_of(label))
+    bars = [row["bar"] for row in drawn["rows"]] + [drawn["others"]["bar"]]
+    assert bars[0][0] == drawn["zero"] == drawn["score"]["bar"][0]
+    for one, following in zip(bars[:-1], bars[1:], strict=True):
+        assert one[1] == following[0]
+    assert bars[-1][1] == pytest.approx(drawn["score"]["bar"][1], abs=2e-4)
+    printed = [float(one["points"].replace("−", "-")) for one in (*drawn["rows"], drawn["others"])]
+    total = float(drawn["score"]["points"].replace("−", "-"))
+    assert sum(printed) == pytest.approx(total, abs=1e-9), "the printed numbers add up, too"
+
+
+def test_lengths_of_the_bars_are_the_points(session):
+    sheet = session.sheet()
+    drawn = scenes.sheet_scene(sheet, "moving", 4)
+    lengths = [row["bar"][1] - row["bar"][0] for row in drawn["rows"]]
+    points = [match.points for match in sheet.matches]
+    scale = sheet.score / (drawn["score"]["bar"][1] - drawn["score"]["bar"][0])
+    np.testing.assert_allclose(np.array(lengths) * scale, points, atol=2e-4 * abs(scale))
+
+
+def test_sheet_says_that_it_adds_up(session):
+    sheet = session.sheet()
+    said = texts.sheet_text(sheet, 4)
+    assert said.startswith("The bars add up: ") and "from its own 2 prototypes" in said
+    assert "the 4 of other classes" in said
 
 
 def test_row_of_the_sheet_becomes_the_prototype_that_is_shown(browser):
-    browser.view.value = "Image"
-    number = browser.sheet.options[1][1]
+    number = browser.sheet.data["rows"][1]["prototype"]
     browser.sheet.value = number
-    assert browser.session.prototype == browser.prototype.value == number
-    assert f"prototype {number}" in browser.figures["Image"][0].words
-    network = browser.session.subject.network
-    assert browser.label.value == network.labels[number]
+    assert browser.session.prototype == number
+    assert f"prototype {number} of" in browser.board.scene["there"]["title"]
+    assert browser.label.value == browser.session.subject.network.labels[number]
+    assert f"prototype {number}," in browser.class_pick.data["note"]
+
+
+def test_the_best_prototype_is_shown_first(browser):
+    assert browser.session.image == browser.session.subject.test.records[0]
+    assert browser.sheet.value == browser.screen.sheet.matches[0].prototype
+    assert browser.screen.sheet.label == int(browser.session.scores().argmax())
 
 
 def test_image_view_asks_for_its_sheet_once(browser, monkeypatch):
     asked = []
     reason = analysis.reason
     monkeypatch.setattr(analysis, "reason", lambda *given: asked.append(1) or reason(*given))
-    browser.view.value = "Image"
+    browser.image.value = browser.image.items[-1]["key"]
     assert len(asked) == 1
-    browser.sheet.value = browser.sheet.options[1][1]
-    assert len(asked) == 2
+    browser.sheet.value = browser.sheet.data["rows"][1]["prototype"]
+    browser._answer(browser._pointed, {"kind": "centre", "row": 0, "column": 0})
+    assert len(asked) == 1
 
 
 def test_another_class_can_be_explained(browser):
-    browser.view.value = "Image"
     worst = browser.explained.options[-1][1]
     browser.explained.value = worst
     assert browser.screen.data["sheet"]["label"] == worst
@@ -254,12 +293,13 @@ def test_another_class_can_be_explained(browser):
 
 def test_chosen_class_is_kept_and_explained_until_the_image_changes(browser):
     worst = int(browser.session.scores().argmin())
+    browser.view.value = "Prototype"
     browser.label.value = worst
     chosen = browser.session.prototype
     browser.view.value = "Image"
     assert (browser.session.label, browser.session.prototype) == (worst, chosen)
     assert browser.explained.value == browser.screen.data["sheet"]["label"] == worst
-    browser.image.value = browser.image.options[-1][1]
+    browser.image.value = browser.image.items[-1]["key"]
     predicted = int(browser.session.scores().argmax())
     assert browser.explained.value == browser.label.value == predicted
 
@@ -267,7 +307,7 @@ def test_chosen_class_is_kept_and_explained_until_the_image_changes(browser):
 def test_run_change_forgets_the_search(browser):
     browser.search.value = browser.session.subject.names[1]
     browser.run.value = "rigid"
-    assert browser.search.value == "" and len(browser.label.options) == 3
+    assert browser.search.value == "" and len(browser.label.items) == 3
 
 
 def test_two_threads_answer_one_after_the_other(browser):
@@ -291,32 +331,18 @@ def test_two_threads_answer_one_after_the_other(browser):
     assert browser.session.neighbours is None  # rigid's were not looked for
 
 
-def test_kept_axes_keep_nothing_of_what_was_drawn_before(session):
-    images = session.subject.test.records
-    seen = []
-    for fresh in (True, False):
-        for place, centre in enumerate([(0, 0), (2, 3), (1, 1)]):
-            session.choose_image(images[place])
-            session.set_centre(*centre)
-            if fresh:
-                drawings._canvas.cache_clear()
-            seen.append(screens.show(session, "Move the centre").first)
-    assert [one.png for one in seen[:3]] == [one.png for one in seen[3:]]
-    assert [one.areas for one in seen[:3]] == [one.areas for one in seen[3:]]
-    assert len({one.png for one in seen}) == 3
-
-
-def test_search_finds_classes_and_says_when_there_are_none(browser):
-    name = browser.session.subject.names[1]
-    browser.search.value = name.replace("_", " ").upper()
-    assert [label for _, label in browser.label.options] == [1]
-    assert browser.session.label == 1
+def test_search_lists_classes_and_never_contradicts_the_class_shown(browser):
+    shown = browser.session.label
+    other = next(label for label in range(3) if label != shown)
+    browser.search.value = browser.session.subject.names[other].replace("_", " ").upper()
+    assert [item["key"] for item in browser.label.items] == [other]
+    assert browser.session.label == shown and browser.class_pick.data["picture"][2] == shown
     browser.search.value = "no such bird"
-    assert "no class has" in browser.message.value
-    assert browser.session.label == 1
-    browser.search.value = ""
-    assert len(browser.label.options) == 3
-    assert "no class" not in browser.message.value
+    assert browser.label.items == [] and "'no such bird'" in browser.label.none
+    browser.search.value = browser.session.subject.names[other]
+    browser.label.value = other
+    assert browser.session.label == other and browser.search.value == ""
+    assert len(browser.label.items) == 3
 
 
 def test_neighbours_are_those_of_the_global_analysis(session):
@@ -336,33 +362,51 @@ def test_neighbours_are_those_of_the_global_analysis(session):
 @pytest.mark.parametrize("projected", [True, False])
 def test_every_view_shows_something_or_says_why_not(data, kind, projected):
     session = Session({"only": make_subject(data, kind, projected)})
-    session.whole = True
     session.find_neighbours()
     for view in VIEWS:
-        if view == "Move the centre" and kind != "deformable":
-            with pytest.raises(UserError, match="choose a deformable run"):
-                screens.show(session, view)
-            continue
         screen = screens.show(session, view)
         assert screen.text
         assert json.loads(json.dumps(screen.data))["view"] == view
         Image.open(io.BytesIO(screen.picture())).verify()
 
 
-def test_figures_are_those_that_the_notebooks_draw(session):
-    session.find_neighbours()
-    session.whole = True
-    network, picture = session.subject.network, session.picture()
-    image = screens.show(session, "Image")
+def test_figures_are_drawn_when_they_are_asked_for(session, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(screens, "render", lambda figure: drawn.append(figure) or b"png")
+    shown = [screens.show(session, view) for view in VIEWS]
+    assert drawn == []
+    assert shown[0].first.png == shown[0].first.png == b"png" and len(drawn) == 1
+
+
+def test_figure_of_the_image_view_shows_what_the_page_shows(session):
+    screen = screens.show(session, "Image")
     (match,) = [one for one in session.sheet().matches if one.prototype == session.prototype]
-    source = run_report.find_sources(network, [match.prototype])[match.prototype].marked
-    pair = mark(picture.pixels, match), source, match.similarity
-    figure = paper_figures.comparison({f"prototype {match.prototype}": pair})
-    assert image.first.png == drawings.render(figure)[0]
-    labels = np.argsort(-session.scores(), kind="stable")[:5].tolist()
-    reasoning = analysis.reason(network, picture, labels)
-    figure = run_report.draw(network, reasoning, picture.pixels)
-    assert image.second.png == drawings.render(figure)[0]
+    figure = patch_pairs(session.picture(), match, session.source(), session.sheet())
+    assert screen.first.png == drawings.render(figure)
+    words = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert {part["text"] for part in screen.pairs[0].scene["parts"]} <= set(words)
+
+
+def test_parts_of_the_scene_are_those_of_the_match(session):
+    scene = screens.show(session, "Image").pairs[0].scene
+    (match,) = [one for one in session.sheet().matches if one.prototype == session.prototype]
+    seen, picture = session.source()
+    for side, parts in (("here", match.parts), ("there", seen.parts)):
+        boxes = [part[side] for part in scene["parts"]]
+        np.testing.assert_allclose(boxes, [part.box for part in parts], atol=0.01)
+    assert scene["there"]["size"] == list(picture.size)
+    shares = np.array([part.contribution for part in match.parts])
+    np.testing.assert_allclose(
+        [part["share"] for part in scene["parts"]], shares / np.abs(shares).max(), atol=1e-4
+    )
+    assert len({part["colour"] for part in scene["parts"]}) == 9
+
+
+def test_source_of_an_unprojected_prototype_is_said_to_be_missing(data):
+    session = Session({"raw": make_subject(data, projected=False)})
+    scene = screens.show(session, "Image").pairs[0].scene
+    assert scene["there"] is None and all(part["there"] is None for part in scene["parts"])
+    assert thumbnails.Thumbnails(session).get(["prototype", "raw", 0]) == b""
 
 
 def test_comparison_shows_both_runs_on_one_image(browser):
@@ -374,12 +418,22 @@ def test_comparison_shows_both_runs_on_one_image(browser):
     picture = rigid.picture(browser.session.image)
     np.testing.assert_allclose(runs["rigid"]["scores"], class_scores(rigid, picture))
     assert runs["moving"]["scores"] != runs["rigid"]["scores"]
+    text = browser.texts["Compare runs"].value
+    for name, board in zip(runs, browser.boards, strict=True):
+        number = runs[name]["prototype"]
+        assert number == runs[name]["sheet"]["matches"][0]["prototype"]
+        assert f"<b>{name}</b>: prototype {number} of" in text
+        assert board.scene["caption"].startswith(f"{name}, prototype {number} of")
+        assert board.here_picture and board.there_picture
 
 
 def test_another_run_keeps_class_and_image(browser):
-    browser.label.value = 2
+    browser.view.value = "Prototype"
     browser.image_class.value = 1
+    browser.image.value = browser.image.items[0]["key"]
+    browser.label.value = 2
     image = browser.session.image
+    assert image.label == 1
     browser.run.value = "rigid"
     assert browser.session.label == 2
     assert browser.session.image == image
@@ -412,18 +466,21 @@ def test_upload_is_what_the_network_sees_of_the_same_file(subject, tmp_path):
     assert found.name == "bird.png" and found.label is None
 
 
-def test_large_upload_is_shown_smaller_and_boxes_follow(subject, tmp_path):
-    path = tmp_path / "large.png"
-    path.write_bytes(flat_png(3000, 1500))
-    whole = subject.network.picture(path)
-    small = workbench.read_upload(subject.network, "large.png", path.read_bytes())
-    assert small.size == (1200, 600)
-    assert torch.equal(small.tensor, whole.tensor)
-    one, other = (
-        apply_prototype(subject.network, picture, 0).match.parts[0].box
-        for picture in (small, whole)
-    )
-    np.testing.assert_allclose(np.array(one) * 2.5, other, rtol=1e-6)
+def test_upload_is_shown_at_its_own_resolution_under_its_name(browser):
+    browser._answer(browser._uploaded, {"kind": "file", "name": "mine.png"}, [flat_png(3000, 1500)])
+    assert browser.board.scene["here"]["size"] == [3000, 1500]
+    with Image.open(io.BytesIO(browser.board.here_picture)) as image:
+        assert image.size == (3000, 1500)
+    for view in VIEWS:  # as long as it is shown
+        browser.view.value = view
+        title = {"title": "mine.png", "note": "your own picture, 3000 × 1500"}
+        assert title.items() <= browser.image_pick.data.items()
+    picture = browser.image_pick.data["picture"]
+    assert Image.open(io.BytesIO(browser._thumbnails.get(picture))).size == (144, 144)
+    browser._answer(browser._uploaded, {"kind": "file", "name": "mine.png"}, [png()])
+    assert browser.image_pick.data["picture"] != picture, "another picture of the same name"
+    browser.image.value = browser.image.items[0]["key"]
+    assert browser.image_pick.data["title"] == f"image {browser.image.value}"
 
 
 SVG = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>'
@@ -467,6 +524,14 @@ def test_what_the_page_refused_is_said_too(browser):
     assert "50.0 MB" in browser.message.value and "<b>.png" not in browser.message.value
 
 
+def test_name_of_an_upload_is_escaped(browser):
+    name = "<img src=x onerror=alert(1)>.png"
+    browser._answer(browser._uploaded, {"kind": "file", "name": name}, [png()])
+    for view in VIEWS:
+        browser.view.value = view
+        assert "<img" not in browser.texts[view].value + browser.message.value
+
+
 def test_upload_is_explained_by_both_runs(browser):
     browser._answer(browser._uploaded, {"kind": "file", "name": "mine.png"}, [png()])
     browser.view.value = "Compare runs"
@@ -479,47 +544,60 @@ def test_upload_is_explained_by_both_runs(browser):
 # What is left behind
 
 
-def test_exports_equal_what_is_shown(browser):
+def test_exports_equal_what_is_shown_and_are_offered_as_downloads(browser, monkeypatch):
+    offered = []
+    monkeypatch.setattr(
+        browser.downloads, "send", lambda *given, **more: offered.append((given, more))
+    )
+    browser.view.value = "Prototype"
     browser.find.click()
     for view in VIEWS:
         browser.view.value = view
-        browser.png.click()
-        drawing = Path(browser.message.value.partition("written: ")[2].partition("<")[0])
-        browser.json.click()
-        data = Path(browser.message.value.partition("written: ")[2].partition("<")[0])
-        assert json.loads(data.read_text()) == json.loads(json.dumps(browser.screen.data))
-        shown = [figure.value for figure in browser.figures[view] if figure.value]
-        if len(shown) == 1:
-            assert drawing.read_bytes() == shown[0]
-        else:
-            pages = [np.asarray(Image.open(io.BytesIO(one)).convert("RGB")) for one in shown]
-            sheet = np.asarray(Image.open(drawing))
-            down = 0
-            for page in pages:
-                there = sheet[down : down + page.shape[0], : page.shape[1]]
-                assert (there == page).all()
-                down += page.shape[0]
+        for button, content in (
+            (browser.png, browser.screen.picture()),
+            (browser.json, None),
+        ):
+            button.click()
+            path = Path(browser.message.value.partition("written: ")[2].partition("<")[0])
+            if content is None:
+                assert json.loads(path.read_text()) == json.loads(json.dumps(browser.screen.data))
+            else:
+                assert path.read_bytes() == content
+            ((message,), more), *_ = offered[-1:]
+            assert message["name"] == path.name and more["buffers"] == [path.read_bytes()]
     assert sorted(path.suffix for path in browser.folder.iterdir()) == 5 * [".json"] + 5 * [".png"]
+
+
+def test_reasoning_is_exported_as_the_report_draws_it(browser):
+    browser.reasoning.click()
+    path = Path(browser.message.value.partition("written: ")[2].partition("<")[0])
+    network, picture = browser.session.subject.network, browser.session.picture()
+    labels = np.argsort(-browser.session.scores(), kind="stable")[:5].tolist()
+    reasoning = analysis.reason(network, picture, labels)
+    figure = run_report.draw(network, reasoning, picture.pixels)
+    assert path.read_bytes() == drawings.render(figure)
 
 
 def test_export_to_a_folder_that_cannot_be_made_is_said(session, tmp_path):
     (tmp_path / "file").write_text("in the way")
     screen = screens.show(session, "What if")
     with pytest.raises(UserError, match="could not be written"):
-        export(session, screen, tmp_path / "file" / "exports")
+        export(session, screen, tmp_path / "file" / "exports", "json")
 
 
 def test_two_browsers_do_not_disturb_each_other(data, tmp_path):
     subject = make_subject(data)
     one, other = (show({"run": subject}, tmp_path) for _ in range(2))
-    text, picture = other.texts["Prototype"].value, other.figures["Prototype"][0].value
-    one.label.value = 2
+    text, picture = other.texts["Image"].value, other.board.here_picture
+    label = other.session.label
+    one.label.value = (label + 1) % 3
     one.image_class.value = 1
+    one.image.value = one.image.items[0]["key"]
     one.view.value = "What if"
     one.rigid.value = True
-    assert other.session.label == 0 and other.view.value == "Prototype"
-    assert other.texts["Prototype"].value == text
-    assert other.figures["Prototype"][0].value == picture
+    assert other.session.label == label and other.view.value == "Image"
+    assert other.texts["Image"].value == text
+    assert other.board.here_picture == picture
     one.close()
     other.view.value = "What if"
     assert other.screen.data["changes"] == []
@@ -542,7 +620,7 @@ def test_every_control_has_a_label(browser):
         if isinstance(one, registry.Widget) and hasattr(one, "description")
     ]
     assert len(controls) >= 20
-    unnamed = [one for one in controls if not one.description and one is not browser.message]
+    unnamed = [one for one in controls if not one.description]
     assert [one for one in unnamed if type(one).__name__ != "HTML"] == []
 
 
@@ -584,7 +662,10 @@ def test_nothing_in_the_run_changes(tmp_path, monkeypatch):
 
     before = digests()
     browser = show({"run": run}, tmp_path / "exports")
+    browser.view.value = "Prototype"
     browser.find.click()
+    browser.reason.value = "it lies on the background"
+    browser.forget.click()
     for view in VIEWS:
         browser.view.value = view
         browser.png.click()

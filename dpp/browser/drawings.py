@@ -2,8 +2,6 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -31,49 +29,12 @@ WIDE = 7.2  # inches
 BEFORE, AFTER = "0.7", PART_COLOURS[4]
 
 
-@dataclass(frozen=True)
-class Area:
-    """A rectangle of a rendered figure that reacts to clicks.
-
-    Args:
-        name: of its axes.
-        extent: left, top, right, bottom, in fractions of the figure from its top left corner.
-        limits: the same in the axes' coordinates: x, y, x, y.
-    """
-
-    name: str
-    extent: tuple[float, float, float, float]
-    limits: tuple[float, float, float, float]
-
-    def at(self, across: float, down: float) -> tuple[float, float] | None:
-        """x and y in the axes of a point of the figure; None if it is outside the area."""
-        left, top, right, bottom = self.extent
-        if not (left <= across <= right and top <= down <= bottom):
-            return None
-        x = (across - left) / (right - left)
-        y = (down - top) / (bottom - top)
-        return (
-            self.limits[0] + x * (self.limits[2] - self.limits[0]),
-            self.limits[1] + y * (self.limits[3] - self.limits[1]),
-        )
-
-
-def render(figure: Figure, dpi: int = DPI) -> tuple[bytes, tuple[Area, ...]]:
-    """PNG bytes of a figure, and the areas of those axes that have a name (`set_gid`)."""
+def render(figure: Figure, dpi: int = DPI) -> bytes:
+    """PNG bytes of a figure."""
     page = io.BytesIO()
     fast = {"compress_level": 1}
     figure.savefig(page, format="png", dpi=dpi, metadata={"Software": None}, pil_kwargs=fast)
-    areas = tuple(_area(figure, axes) for axes in figure.axes if axes.get_gid())
-    return page.getvalue(), areas
-
-
-def _area(figure: Figure, axes: Axes) -> Area:
-    box = figure.transFigure.inverted().transform_bbox(axes.get_window_extent())
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    extent = box.x0, 1 - box.y1, box.x1, 1 - box.y0
-    return Area(
-        axes.get_gid(), *(tuple(map(float, it)) for it in (extent, (left, top, right, bottom)))
-    )
+    return page.getvalue()
 
 
 def prototype_card(
@@ -116,17 +77,22 @@ def _draw_patches(figure, seen: Sighting, picture: np.ndarray) -> None:
     side = round(len(seen.parts) ** 0.5)
     grid = figure.subplots(side, -(-len(seen.parts) // side), squeeze=False)
     figure.suptitle("under each part", fontsize=TEXT)
-    height, width = picture.shape[:2]
     for place, (axes, part) in enumerate(zip(grid.flat, seen.parts, strict=True)):
         colour, dashes, _ = part_style(place)
-        left, top, right, bottom = part.box
-        axes.set_facecolor("0.85")
-        axes.imshow(picture, extent=(0, width, height, 0), interpolation="auto")
-        axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
-        axes.spines[:].set(color=colour, linewidth=3, linestyle=dashes)
-        if right <= 0 or bottom <= 0 or left >= width or top >= height:
-            off = {"ha": "center", "va": "center", "transform": axes.transAxes}
-            axes.text(0.5, 0.5, "off the\nimage", fontsize=SMALL, **off)
+        draw_patch(axes, picture, part.box, colour, dashes)
+
+
+def draw_patch(axes: Axes, pixels: np.ndarray, box, colour, dashes) -> None:
+    """What lies under a part, in a frame of its colour."""
+    height, width = pixels.shape[:2]
+    left, top, right, bottom = box
+    axes.set_facecolor("0.85")
+    axes.imshow(pixels, extent=(0, width, height, 0), interpolation="auto")
+    axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
+    axes.spines[:].set(color=colour, linewidth=2.5, linestyle=dashes)
+    if right <= 0 or bottom <= 0 or left >= width or top >= height:
+        off = {"ha": "center", "va": "center", "transform": axes.transAxes}
+        axes.text(0.5, 0.5, "off the\nimage", fontsize=SMALL, **off)
 
 
 def _draw_bars(axes: Axes, values: Sequence[float], labels: Sequence[str], colours) -> None:
@@ -148,35 +114,21 @@ def _draw_bars(axes: Axes, values: Sequence[float], labels: Sequence[str], colou
 def placement(applied: Application, picture: np.ndarray, title: str = "") -> Figure:
     """A prototype centred at a cell: its parts, their contributions, and the similarity map.
 
-    Its two areas, `image` and `map`, react to clicks. The figure is reused: render it before the
-    next call.
-
     Args:
         applied: the prototype at that cell.
         picture: the image, (H, W, 3) uint8.
         title: above the image.
     """
-    figure = _canvas()
+    figure = Figure(figsize=(WIDE, 2.75), dpi=100)
+    for place in ((0.01, 0.02, 0.35, 0.87), (0.38, 0.02, 0.35, 0.87), (0.8, 0.12, 0.19, 0.77)):
+        figure.add_axes(place, anchor="N", xticks=[], yticks=[])
     image, cells, bars = figure.axes
-    for axes in figure.axes:
-        for artist in (*axes.images, *axes.lines, *axes.patches, *axes.collections, *axes.texts):
-            artist.remove()
     draw_marked(image, mark(picture, applied.match))
     image.set_title(title, fontsize=TEXT)
-    image.set_gid("image")
     _draw_cells(cells, applied, picture.shape[0] / picture.shape[1])
     _draw_shares(bars, [part.contribution for part in applied.match.parts])
     total = number_text(applied.match.similarity, 3)
     bars.set_title(f"contributions, sum {total}", fontsize=TEXT)
-    return figure
-
-
-@cache
-def _canvas() -> Figure:
-    """Three axes at fixed places, without ticks; cached, because making them is slow."""
-    figure = Figure(figsize=(WIDE, 2.75), dpi=100)
-    for place in ((0.01, 0.02, 0.35, 0.87), (0.38, 0.02, 0.35, 0.87), (0.8, 0.12, 0.19, 0.77)):
-        figure.add_axes(place, anchor="N", xticks=[], yticks=[])
     return figure
 
 
@@ -214,7 +166,6 @@ def _draw_cells(axes: Axes, applied: Application, shape: float) -> None:
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
     least, most = (number_text(end(applied.similarities), 3) for end in (np.min, np.max))
     axes.set_title(f"similarity map: {least} to {most}, at ×", fontsize=TEXT)
-    axes.set_gid("map")
 
 
 def score_change(

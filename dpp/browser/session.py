@@ -6,26 +6,28 @@ session.set_centre(3, 4)
 session.placed().match.similarity
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from dpp import analysis
 from dpp.analysis.figure_data import Application, apply_prototype
 from dpp.analysis.global_analysis import global_analysis
-from dpp.browser import workbench
-from dpp.browser.drawings import Area
+from dpp.browser import steering, workbench
+from dpp.browser.steering import Marks, Refit
 from dpp.browser.workbench import Changes, Subject
 from dpp.data.image_records import ImageRecord
 from dpp.data.pictures import Picture
-from dpp.explanations import ClassScore, GlobalAnalysis, Neighbours
-from dpp.figures.marked_pictures import Marked
-from dpp.report import run_report
+from dpp.explanations import ClassScore, GlobalAnalysis, Neighbours, Sighting
+from dpp.networks.model import DeformableProtoPNet
 from dpp.runs import Run
 from dpp.system.errors import UserError
 
 NEAREST = 3  # images of a prototype, of each split
+SOURCES = 64  # source images that are kept
 
 
 class Session:
@@ -42,6 +44,11 @@ class Session:
         self._subjects: dict[str, Subject] = {}
         self._pictures: dict[str, Picture] = {}
         self._neighbours: dict[str, GlobalAnalysis] = {}
+        self._known: dict[tuple, object] = {}  # what was computed about the image
+        self._sources: dict[tuple[str, int], tuple[Sighting, Picture] | None] = {}
+        self._predicted: dict[str, dict[str, int]] = {}
+        self.marks: dict[str, Marks] = {}
+        self.refits: dict[str, Refit] = {}  # by the new runs' names
         self.run, self.other = next(iter(runs)), list(runs)[-1]
         self.open(self.run)
         self.label, self.prototype = 0, self.subject.prototypes_of(0)[0]
@@ -49,7 +56,6 @@ class Session:
         self.explained: int | None = None  # the class whose score is explained; None: the predicted
         self.centre: tuple[int, int] | None = None  # None: where the prototype is most similar
         self.changes = Changes()
-        self.whole = False  # also draw the reasoning for two classes
 
     @property
     def subject(self) -> Subject:
@@ -62,6 +68,10 @@ class Session:
             given = self.runs[name]
             self._subjects[name] = given if isinstance(given, Subject) else Subject.of(given)
         return self._subjects[name]
+
+    def is_open(self, name: str) -> bool:
+        """Whether a run is loaded."""
+        return name in self._subjects
 
     def choose_run(self, name: str) -> None:
         """Chooses a run: class and prototype are kept if it has them; changes are undone."""
@@ -85,12 +95,21 @@ class Session:
     def choose_image(self, image: ImageRecord) -> None:
         self.image, self.centre, self.explained = image, None, None
         self._pictures.clear()
+        self._known.clear()
 
     def upload(self, name: str, content: bytes) -> None:
         """Chooses an uploaded image; if it is refused, nothing changes."""
         picture = workbench.read_upload(self.subject.network, name, content)
         self.image, self.centre, self.explained = (name, content), None, None
         self._pictures = {self.run: picture}
+        self._known.clear()
+
+    @property
+    def image_key(self) -> str:
+        """What tells this image from others: its id, or of an upload a hash."""
+        if isinstance(self.image, tuple):
+            return f"upload {hashlib.sha256(self.image[1]).hexdigest()[:16]}"
+        return self.image.id
 
     def picture(self, run: str | None = None) -> Picture:
         """The image as input of a run's network."""
@@ -102,7 +121,7 @@ class Session:
             else:
                 known = network.records.get(self.image.id)
                 image = self.image if known == self.image else self.image.path
-                self._pictures[run] = workbench.fit_to_screen(network.picture(image))
+                self._pictures[run] = network.picture(image)
         return self._pictures[run]
 
     @property
@@ -122,21 +141,15 @@ class Session:
         rounded = int(np.floor(row + 0.5)), int(np.floor(column + 0.5))
         self.centre = min(max(rounded[0], 0), height - 1), min(max(rounded[1], 0), width - 1)
 
-    def click(self, areas: Sequence[Area], across: float, down: float) -> bool:
-        """Moves the centre to a clicked point; returns whether the point is in one of the areas."""
-        for area in areas:
-            if (point := area.at(across, down)) is not None:
-                column, row = point
-                if area.name == "image":
-                    row, column = self.picture().geometry.image_to_cell((row, column), self.cells)
-                self.set_centre(row, column)
-                return True
-        return False
-
     def placed(self) -> Application:
         """The chosen prototype on the image, at the chosen centre."""
         network = self.subject.network
         return apply_prototype(network, self.picture(), self.prototype, self.centre)
+
+    @property
+    def movable(self) -> bool:
+        """Whether the centre can be moved: only of deformable networks, whose maps are cosines."""
+        return isinstance(self.subject.network.model, DeformableProtoPNet)
 
     def switch(self, off: bool) -> None:
         """Switches the chosen prototype off or on."""
@@ -157,21 +170,59 @@ class Session:
     def undo(self) -> None:
         self.changes = Changes()
 
-    def scores(self) -> np.ndarray:
-        return workbench.class_scores(self.subject.network, self.picture())
+    def _know(self, *key, ask: Callable):
+        """What was computed about the image, or is now."""
+        if key not in self._known:
+            self._known[key] = ask()
+        return self._known[key]
+
+    def scores(self, run: str | None = None) -> np.ndarray:
+        """(classes,), the logits of the image."""
+        run = run or self.run
+        network = self.open(run).network
+        ask = partial(workbench.class_scores, network)
+        return self._know("scores", run, ask=lambda: ask(self.picture(run)))
 
     def warning(self, run: str | None = None) -> str:
         """That the image is far from the training images of a run; otherwise empty."""
-        network = self.open(run or self.run).network
-        return network.warning(network.inspect(self.picture(run).tensor[None]))
+        run = run or self.run
+        network = self.open(run).network
+
+        def ask() -> str:
+            return network.warning(network.inspect(self.picture(run).tensor[None]))
+
+        return self._know("warning", run, ask=ask)
 
     def sheet(self, run: str | None = None) -> ClassScore:
         """The class score of the image: of the chosen class, or else the predicted one."""
-        network, picture = self.open(run or self.run).network, self.picture(run)
+        name = run or self.run
         wanted = self.explained if run is None else None
         if wanted is None:
-            wanted = int(workbench.class_scores(network, picture).argmax())
-        return analysis.reason(network, picture, [wanted]).classes[0]
+            wanted = int(self.scores(name).argmax())
+
+        def ask() -> ClassScore:
+            network, picture = self.open(name).network, self.picture(name)
+            return analysis.reason(network, picture, [wanted]).classes[0]
+
+        return self._know("sheet", name, wanted, ask=ask)
+
+    def find_mistakes(
+        self, label: int | None, report: Callable[[int, int], None] = lambda done, of: None
+    ) -> list[ImageRecord]:
+        """The test images that the run classifies incorrectly, of a class or of all.
+
+        Each image is classified once for a run.
+        """
+        test, known = self.subject.test, self._predicted.setdefault(self.run, {})
+        records = [one for one in test.records if label is None or one.label == label]
+        ids = {one.id for one in records if one.id not in known}
+        missing = [index for index, one in enumerate(test.records) if one.id in ids]
+        known |= workbench.predict(self.subject.network, test, missing, report)
+        return [one for one in records if known[one.id] != one.label]
+
+    def predicted(self, image: ImageRecord) -> int | None:
+        """The class predicted for a test image, if `find_mistakes` has looked at it."""
+        return self._predicted.get(self.run, {}).get(image.id)
 
     def find_neighbours(self, report: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Finds the images nearest to every prototype of the run; done once for each run."""
@@ -185,12 +236,48 @@ class Session:
     @property
     def neighbours(self) -> Neighbours | None:
         """The images nearest to the chosen prototype; None before `find_neighbours`."""
-        nearest = self._neighbours.get(self.run)
-        every = nearest.prototypes if nearest else ()
-        return next((one for one in every if one.prototype == self.prototype), None)
+        return self.neighbours_of(self.run, self.prototype)
 
-    def source(self, run: str | None = None, prototype: int | None = None) -> Marked | None:
-        """A prototype on its source image; None if it was not projected."""
-        number = self.prototype if prototype is None else prototype
-        sources = run_report.find_sources(self.open(run or self.run).network, [number])
-        return sources[number].marked if number in sources else None
+    def neighbours_of(self, run: str, prototype: int) -> Neighbours | None:
+        nearest = self._neighbours.get(run)
+        every = nearest.prototypes if nearest else ()
+        return next((one for one in every if one.prototype == prototype), None)
+
+    def source(
+        self, run: str | None = None, prototype: int | None = None
+    ) -> tuple[Sighting, Picture] | None:
+        """A prototype on its source image, and that image; None if it was not projected."""
+        run, number = run or self.run, self.prototype if prototype is None else prototype
+        network = self.open(run).network
+        if number not in network.origins:
+            return None
+        if (run, number) not in self._sources:
+            if len(self._sources) >= SOURCES:
+                del self._sources[next(iter(self._sources))]
+            seen = analysis.find_origin(network, number)
+            self._sources[run, number] = seen, network.picture(network.records[seen.image])
+        return self._sources[run, number]
+
+    @property
+    def run_marks(self) -> Marks:
+        """The marks on the prototypes of the chosen run."""
+        return self.marks.setdefault(self.run, Marks())
+
+    def refit(self, who: str = "", fine_tune: int = 0) -> Refit:
+        """Makes a run without the prototypes that are marked to be forgotten, and chooses it."""
+        before, marks = self.runs[self.run], self.run_marks
+        run = steering.refit(before, marks, who, fine_tune)
+        many = len(marks.forgotten)
+        name = self.add_run(f"{self.run}, {many} forgotten", run)
+        accuracies = steering.accuracy(before), steering.accuracy(run)
+        done = Refit(name, self.run, marks.forgotten, accuracies, str(run.folder))
+        self.refits[name] = done
+        self.choose_run(name)
+        return done
+
+    def add_run(self, name: str, run: Run) -> str:
+        """Offers another run; returns the name that it gets."""
+        names = (name, *(f"{name} ({count})" for count in range(2, len(self.runs) + 3)))
+        name = next(one for one in names if one not in self.runs)
+        self.runs[name] = run
+        return name

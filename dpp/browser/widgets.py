@@ -1,12 +1,13 @@
-"""The widgets of the prototype browser, for JupyterLab and Notebook 7.
+"""The prototype browser, for JupyterLab and Notebook 7.
 
     from dpp import browser, runs
     browser.show({"deformable": run, "rigid": other})
 
-Widgets hold no logic: a `session.Session` holds the choices, and `screens` makes every figure, text
-and number from it. `Browser.close` frees everything that a browser holds.
+Widgets hold no logic: a `session.Session` holds the choices, `screens` makes every text and number
+from it, and the page draws them. `Browser.close` frees everything that a browser holds.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -16,20 +17,22 @@ from threading import RLock
 
 import ipywidgets as widgets
 
-from dpp.browser.controls import all_widgets, make_control, make_row, make_text, offer
-from dpp.browser.page import Figure, Upload
-from dpp.browser.screens import VIEWS, Screen, export
-from dpp.browser.screens import show as show_screen
+from dpp.browser import listings, screens
+from dpp.browser.controls import EVERY, Controls, all_widgets, offer
+from dpp.browser.elements import Board
+from dpp.browser.scenes import sheet_scene
+from dpp.browser.screens import Pair, Screen
 from dpp.browser.session import Session
-from dpp.browser.texts import sheet_rows, sheet_sum
+from dpp.browser.steering import FORGET, KEEP
+from dpp.browser.texts import chart, sheet_text
+from dpp.browser.thumbnails import Thumbnails, encode
 from dpp.browser.workbench import LARGEST_FILE, Subject
+from dpp.data.pictures import Picture
 from dpp.figures.marked_pictures import shorten_name
-from dpp.figures.score_sheets import score_sheet
 from dpp.runs import Run
 from dpp.system.errors import UserError
 
-SHEET = "Prototype, similarity × connection = points"
-WHOLE = "Also draw the reasoning for the two best classes"
+PICTURES = 8  # whose files are kept
 
 
 def show(runs: Mapping[str, Run | Subject], folder: str | Path = "exports") -> "Browser":
@@ -42,7 +45,7 @@ def show(runs: Mapping[str, Run | Subject], folder: str | Path = "exports") -> "
     return Browser(Session(runs), Path(folder))
 
 
-class Browser:
+class Browser(Controls):
     """Widgets around a session.
 
     Args:
@@ -55,18 +58,13 @@ class Browser:
         self.screen: Screen | None = None
         self._quiet = False
         self._lock = RLock()  # JupyterLab lets the kernel answer in two threads
-        self._make_choices()
-        self._make_views()
-        self.box = widgets.VBox(
-            [
-                make_row(self.run, self.search, self.label, self.prototype),
-                make_row(self.image_class, self.image, self.upload),
-                make_row(self.view, self.png, self.json),
-                self.message,
-                *self.panels.values(),
-            ]
-        )
-        self.box.add_class("dpp-browser")
+        self._thumbnails = Thumbnails(session)
+        self._files: deque[tuple[Picture, bytes]] = deque(maxlen=PICTURES)
+        super().__init__(list(session.runs))
+        with self.quiet():
+            self.other.value = session.other
+            label = getattr(session.image, "label", 0)
+            offer(self.image_class, listings.class_options(session), label)
         self._connect()
         self.refresh()
 
@@ -82,100 +80,56 @@ class Browser:
             widget.unobserve_all()
             widget.close()
 
-    def _make_choices(self) -> None:
-        runs = list(self.session.runs)
-        self.run = make_control(widgets.Dropdown, "Run", 275, options=runs)
-        self.search = make_control(widgets.Text, "Find class", 200, placeholder="part of a name")
-        self.label = make_control(widgets.Dropdown, "Class", 275)
-        self.prototype = make_control(widgets.Dropdown, "Prototype", 150)
-        self.image_class = make_control(widgets.Dropdown, "Images of", 275)
-        self.image = make_control(widgets.Dropdown, "Test image", 275)
-        self.upload = Upload()
-        self.view = make_control(widgets.ToggleButtons, "View", 780, options=list(VIEWS))
-        self.view.style.button_width = "135px"
-        self.view.add_class("dpp-views")
-        self.png, self.json = (make_control(widgets.Button, f"Export {k}") for k in ("PNG", "JSON"))
-        self.message = make_text()
-        self._list_classes(range(len(self.session.subject.names)))
-        self._list_images()
-
-    def _make_views(self) -> None:
-        runs = list(self.session.runs)
-        self.figures = {view: (Figure(), Figure()) for view in VIEWS}
-        self.texts = {view: make_text() for view in VIEWS}
-        self.find = make_control(widgets.Button, "Find its nearest images", 200)
-        self.progress = make_control(widgets.IntProgress, "Images")
-        self.progress.layout.visibility = "hidden"
-        self.explained = make_control(widgets.Dropdown, "Score of", 340)
-        self.sheet = make_control(widgets.Select, SHEET, 340, rows=12)
-        self.sheet.layout.flex_flow, self.sheet.layout.height = "column", "auto"
-        self.sheet.add_class("dpp-sheet")
-        self.sum = make_text()
-        self.whole = make_control(widgets.Checkbox, WHOLE, 500, indent=False)
-        self.row = make_control(widgets.IntSlider, "Centre row")
-        self.column = make_control(widgets.IntSlider, "Centre column")
-        self.best = make_control(widgets.Button, "Go to the best place", 180)
-        self.off = make_control(widgets.Checkbox, "Switch off", 200, indent=False)
-        self.rigid = make_control(widgets.Checkbox, "All offsets zero", 150, indent=False)
-        self.connected = make_control(widgets.Dropdown, "Connection to")
-        self.connection = make_control(widgets.FloatText, "Value", 130, step=0.1)
-        self.undo = make_control(widgets.Button, "Undo all changes")
-        self.other = make_control(widgets.Dropdown, "With run", 275, options=runs)
-        self.other.value = self.session.other
-        prototype, image, centre, changes, compare = VIEWS
-        self.figures[centre][0].pointed = True
-        left = widgets.VBox([self.explained, self.sheet, self.sum])
-        right = widgets.VBox([self.figures[image][0]], layout={"flex": "1 1 0", "min_width": "0"})
-        tried = make_row(self.off, self.rigid, self.connected, self.connection, self.undo)
-        (card, near), (_, reasoning) = self.figures[prototype], self.figures[image]
-        contents = {
-            prototype: [self.texts[prototype], card, make_row(self.find, self.progress), near],
-            image: [self.texts[image], widgets.HBox([left, right]), self.whole, reasoning],
-            centre: [make_row(self.row, self.column, self.best), *self._shown(centre)],
-            changes: [tried, *self._shown(changes)],
-            compare: [self.other, *self._shown(compare)],
-        }
-        self.panels = {view: widgets.VBox(content) for view, content in contents.items()}
-
-    def _shown(self, view: str) -> list[widgets.Widget]:
-        return [*self.figures[view], self.texts[view]]
-
     def _connect(self) -> None:
         session = self.session
         changed: dict[widgets.Widget, Callable] = {
-            self.run: self._run_chosen,
-            self.search: self._searched,
-            self.label: session.choose_class,
-            self.prototype: session.choose_prototype,
-            self.image_class: lambda _: self._images_listed(),
-            self.image: session.choose_image,
+            self.run: self._choose_run,
+            self.label: self._choose_class,
+            self.image: lambda key: session.choose_image(self._record(key)),
             self.view: lambda _: None,
             self.explained: partial(setattr, session, "explained"),
             self.sheet: session.choose_prototype,
-            self.whole: partial(setattr, session, "whole"),
-            self.row: lambda row: session.set_centre(row, self.column.value),
-            self.column: lambda column: session.set_centre(self.row.value, column),
+            self.gallery: session.choose_prototype,
+            self.nearest: self._choose_nearest,
             self.off: session.switch,
             self.rigid: session.hold,
             self.connected: lambda _: None,
             self.connection: lambda value: session.connect(self.connected.value, value),
             self.other: partial(setattr, session, "other"),
+            self.search: lambda _: self._list_classes(),
+            self.image_class: lambda _: self._list_images(),
+            self.mistakes: lambda _: self._list_images(),
         }
+        listed = {self.search, self.image_class, self.mistakes}  # the view stays as it is
         for widget, act in changed.items():
-            widget.observe(lambda event, act=act: self._answer(act, event["new"]), names="value")
+
+            def answer(event, act=act, changes=widget not in listed) -> None:
+                if event["new"] is not None:
+                    self._answer(act, event["new"], changes=changes)
+
+            widget.observe(answer, names="value")
         pressed = {
-            self.find: lambda _: session.find_neighbours(self._report),
-            self.best: lambda _: setattr(session, "centre", None),
+            self.find: lambda _: session.find_neighbours(self._report(self.search_progress)),
             self.undo: lambda _: session.undo(),
+            self.keep: lambda _: self._mark(KEEP),
+            self.forget: lambda _: self._mark(FORGET),
+            self.unmark: lambda _: session.run_marks.undo(),
+            self.refit: lambda _: self._refit(),
         }
         for button, act in pressed.items():
             button.on_click(partial(self._answer, act))
-        for place, button in enumerate((self.png, self.json)):
-            button.on_click(lambda _, place=place: self._answer(self._export, place, changes=False))
+        exports = {
+            self.png: partial(screens.export, kind="png"),
+            self.json: partial(screens.export, kind="json"),
+            self.reasoning: screens.export_reasoning,
+        }
+        for button, write in exports.items():
+            button.on_click(lambda _, write=write: self._answer(self._export, write, changes=False))
         self.upload.on_msg(lambda _, content, files: self._answer(self._uploaded, content, files))
-        self.figures["Move the centre"][0].on_msg(
-            lambda _, content, files: self._answer(self._pointed, content)
-        )
+        self.board.on_msg(lambda _, content, files: self._answer(self._pointed, content))
+        shown = self.label, self.image, self.gallery, self.nearest, self.sheet
+        for widget in (*shown, self.class_pick, self.image_pick):
+            widget.on_msg(self._send_thumbnails)
 
     def _answer(self, act: Callable, *given, changes: bool = True) -> None:
         """Handles an event and shows its result, or the error message."""
@@ -210,46 +164,79 @@ class Browser:
     def refresh(self) -> None:
         """Shows the current view of the session's choices."""
         session, view = self.session, self.view.value
-        self.screen = show_screen(session, view)
+        if view == "Compare runs" and not session.is_open(session.other):
+            self.say(f"loading {session.other}")
+            session.open(session.other)
+            self.say("")
+        self.screen = screens.show(session, view)
         with self.quiet():
             self._set_choices()
             {
-                "Image": self._set_sheet,
-                "Move the centre": self._set_centre,
+                "Image": self._set_image,
+                "Prototype": self._set_prototype,
                 "What if": self._set_changes,
-            }.get(view, lambda: None)()
+                "Compare runs": lambda: self._show_pairs(self.boards),
+                "Keep or forget": self._set_marks,
+            }[view]()
         for name, panel in self.panels.items():
             panel.layout.display = "flex" if name == view else "none"
         self.texts[view].value = self.screen.text
-        drawn = self.screen.first, self.screen.second
-        for figure, one in zip(self.figures[view], drawn, strict=True):
-            figure.value, figure.words = (one.png, one.words) if one else (b"", "")
 
     def _set_choices(self) -> None:
         session = self.session
-        numbers = session.subject.prototypes_of(session.label)
-        if session.label not in [label for _, label in self.label.options]:
-            self._list_classes(range(len(session.subject.names)))
-        self.label.value = session.label
-        offer(self.prototype, [(str(number), number) for number in numbers], session.prototype)
+        offer(self.run, list(session.runs), session.run)
+        offer(self.other, list(session.runs), session.other)
+        self.class_pick.data = listings.class_title(session)
+        self.image_pick.data = listings.image_title(session)
+        self._list_classes()
+        self._list_images(check=False)
+
+    def _show_pairs(self, boards: tuple[Board, ...]) -> None:
+        pairs = self.screen.pairs[: len(boards)]
+        empty = [Pair({}, None, None)] * (len(boards) - len(pairs))
+        for board, pair in zip(boards, (*pairs, *empty), strict=True):
+            with board.hold_sync():
+                board.here_picture, board.there_picture = map(self._file, (pair.here, pair.there))
+                board.scene, board.heat = pair.scene, pair.heat
+
+    def _file(self, picture: Picture | None) -> bytes:
+        """A picture at its own resolution, encoded once."""
+        if picture is None:
+            return b""
+        for one, content in self._files:
+            if one is picture:
+                return content
+        self._files.append((picture, encode(picture.pixels)))
+        return self._files[-1][1]
+
+    def _set_image(self) -> None:
+        screen, session = self.screen, self.session
+        names, scores, sheet = session.subject.names, screen.data["scores"], screen.sheet
+        order = sorted(range(len(scores)), key=lambda label: -scores[label])
+        options = [(f"{shorten_name(names[one])}: {scores[one]:.2f}", one) for one in order]
+        offer(self.explained, options, sheet.label)
+        others = len(session.subject.network.labels) - len(sheet.matches)
+        said = {"said": sheet_text(sheet, others)}
+        self.sheet.data = sheet_scene(sheet, session.run, others) | said
+        self.sheet.value = session.prototype
+        self._show_pairs((self.board,))
+
+    def _set_prototype(self) -> None:
+        session, names = self.session, self.session.subject.names
+        self.gallery.items = listings.gallery(session, self.screen.data["duplicates"])
+        (group,) = (one for one in self.screen.data["duplicates"] if session.prototype in one)
+        self.gallery.value = group[0]
+        self._show_pairs((self.card,))
+        connections = session.subject.connections(session.prototype)
+        strong = sorted(range(len(names)), key=lambda label: -abs(connections[label]))
+        shown = [session.label, *[label for label in strong if label != session.label]][:5]
+        bars = [(names[label], {"": float(connections[label])}) for label in shown]
+        self.connections.value = f"<b>Connections</b>{chart(bars, 3)}"
         done = session.neighbours is not None
         self.find.disabled = done
         self.find.description = "Nearest images are shown" if done else "Find its nearest images"
-
-    def _set_sheet(self) -> None:
-        screen, names = self.screen, self.session.subject.names
-        scores, sheet = screen.data["scores"], score_sheet(screen.sheet)
-        order = sorted(range(len(scores)), key=lambda label: -scores[label])
-        options = [(f"{shorten_name(names[one])}: {scores[one]:.2f}", one) for one in order]
-        offer(self.explained, options, screen.sheet.label)
-        offer(self.sheet, sheet_rows(sheet), self.session.prototype)
-        self.sum.value = sheet_sum(sheet)
-
-    def _set_centre(self) -> None:
-        match = self.screen.data["match"]
-        shape = len(self.screen.data["similarities"]), len(self.screen.data["similarities"][0])
-        for slider, value, end in zip((self.row, self.column), match["centre"], shape, strict=True):
-            slider.max, slider.value = end - 1, value
+        self.nearest.items = listings.nearest(session)
+        self.nearest.value = None
 
     def _set_changes(self) -> None:
         session = self.session
@@ -263,44 +250,56 @@ class Browser:
         value = changes.connections.get((self.connected.value, number), now)
         self.connection.value = round(float(value), 4)
 
-    def _list_classes(self, labels) -> None:
-        names = self.session.subject.names
-        with self.quiet():
-            self.label.options = [(shorten_name(names[label]), label) for label in labels]
-            if self.session.label in labels:
-                self.label.value = self.session.label
+    def _set_marks(self) -> None:
+        marks = self.session.run_marks
+        self.unmark.disabled = not marks.undoable
+        many = len(marks.forgotten)
+        self.refit.description = f"Refit without {many} of them" if many else "Refit"
 
-    def _list_images(self) -> None:
-        subject, image = self.session.subject, self.session.image
+    def _list_classes(self) -> None:
         with self.quiet():
-            before = self.image_class.value
-            names = [(shorten_name(name), label) for label, name in enumerate(subject.names)]
-            self.image_class.options = names
-            self.image_class.value = before if before in range(len(names)) else 0
-            images = [one for one in subject.test.records if one.label == self.image_class.value]
-            self.image.options = [(shorten_name(Path(one.id).name, 40), one) for one in images]
-            self.image.value = image if image in images else None
+            self.label.items = listings.classes(self.session, self.search.value)
+            self.label.none = f"no class has {self.search.value!r} in its name"
+            self.label.value = self.session.label
 
-    def _run_chosen(self, name: str) -> None:
+    def _list_images(self, check: bool = True) -> None:
+        """Lists the test images of a class, or those that are classified incorrectly."""
+        session, label = self.session, self.image_class.value
+        label = None if label == EVERY else label
+        with self.quiet():
+            if self.mistakes.value and check:
+                self.image.items = []
+                session.find_mistakes(label, self._report(self.progress))
+            if check or not self.mistakes.value:
+                self.image.items = listings.images(session, label, self.mistakes.value)
+            what = "is classified incorrectly" if self.mistakes.value else "is in the test set"
+            self.image.none = f"no image {what}"
+            own = session.image_key in [item["key"] for item in self.image.items]
+            self.image.value = session.image_key if own else None
+
+    def _record(self, key: str):
+        return self.session.subject.network.records[key]
+
+    def _choose_run(self, name: str) -> None:
         self.session.choose_run(name)
         with self.quiet():
-            self.search.value = ""
-        self._list_classes(range(len(self.session.subject.names)))
-        self._list_images()
+            self.search.value, self.mistakes.value = "", False
+            options = listings.class_options(self.session)
+            known = self.image_class.value in [label for _, label in options]
+            offer(self.image_class, options, self.image_class.value if known else 0)
 
-    def _images_listed(self) -> None:
-        self._list_images()
+    def _choose_class(self, label: int) -> None:
+        self.session.choose_class(label)
         with self.quiet():
-            self.image.index = 0
-        self.session.choose_image(self.image.value)
+            self.search.value = ""
 
-    def _searched(self, text: str) -> None:
-        labels = self.session.subject.find_classes(text)
-        if not labels:
-            raise UserError(f"no class has {text!r} in its name: search for a part of a class name")
-        if self.session.label not in labels:
-            self.session.choose_class(labels[0])
-        self._list_classes(labels)
+    def _choose_nearest(self, key: str) -> None:
+        label, prototype = self.session.label, self.session.prototype
+        self.session.choose_image(self._record(key))
+        self.session.choose_prototype(prototype)
+        self.session.explained = label
+        with self.quiet():
+            self.view.value = "Image"
 
     def _uploaded(self, content: dict, files: list) -> None:
         if content.get("kind") == "refused":
@@ -308,18 +307,44 @@ class Browser:
             limit = f"{LARGEST_FILE / 1e6:.0f} MB"
             raise UserError(f"{content['name']} has {size}: choose an image of at most {limit}")
         self.session.upload(content["name"], bytes(files[0]))
-        with self.quiet():
-            self.image.value = None
 
     def _pointed(self, content: dict) -> None:
-        if content.get("kind") == "click":
-            self.session.click(self.screen.first.areas, content["across"], content["down"])
-        elif content.get("kind") == "step":
+        kind = content.get("kind")
+        if kind == "centre":
+            self.session.set_centre(content["row"], content["column"])
+        elif kind == "step":
             self.session.move(content["rows"], content["columns"])
+        elif kind == "best":
+            self.session.centre = None
 
-    def _report(self, done: int, of: int) -> None:
-        self.progress.layout.visibility = "visible" if done < of else "hidden"
-        self.progress.max, self.progress.value = of, done
+    def _send_thumbnails(self, widget, content: dict, buffers) -> None:
+        if content.get("kind") != "want":
+            return
+        with self._lock:
+            for picture in content["pictures"]:
+                found = self._thumbnails.get(picture)
+                widget.send({"kind": "thumbnail", "picture": picture}, buffers=[found])
 
-    def _export(self, place: int) -> None:
-        self.say(f"written: {export(self.session, self.screen, self.folder)[place]}")
+    def _mark(self, kind: str) -> None:
+        session = self.session
+        (group,) = (one for one in self.screen.data["duplicates"] if session.prototype in one)
+        session.run_marks.set(group, kind, self.reason.value)
+        with self.quiet():
+            self.reason.value = ""
+
+    def _refit(self) -> None:
+        self.say("refitting: this takes as long as fitting a last layer, or training if fine-tuned")
+        self.session.refit(self.who.value, self.fine_tune.value)
+        self.say("")
+
+    def _report(self, progress: widgets.IntProgress) -> Callable[[int, int], None]:
+        def report(done: int, of: int) -> None:
+            progress.layout.visibility = "visible" if done < of else "hidden"
+            progress.max, progress.value = of, done
+
+        return report
+
+    def _export(self, write: Callable) -> None:
+        path = write(self.session, self.screen, self.folder)
+        self.downloads.offer(path.name, path.read_bytes(), str(path))
+        self.say(f"written: {path}")

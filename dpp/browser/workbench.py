@@ -8,7 +8,7 @@ import copy
 import tempfile
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
@@ -21,18 +21,17 @@ from torch import Tensor, nn
 
 from dpp.analysis import Network
 from dpp.data.batches import ImageDataset
-from dpp.data.image_records import Box
 from dpp.data.images import DAMAGE
 from dpp.data.pictures import Picture
-from dpp.runs import Run, familiarity, load_splits
+from dpp.runs import Run, familiarity, load_splits, pruning
 from dpp.system.errors import UserError
 
 LARGEST_FILE = 8_000_000  # bytes: Jupyter's server drops a connection that brings more than 10 MiB
 LARGEST_SIDE = 10_000  # pixels
 LARGEST_PICTURE = 40_000_000  # pixels
 KINDS_OF_PICTURE = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-ON_SCREEN = 1200  # pixels: larger pictures are shown smaller
 CACHED = 8  # images
+BATCH = 40  # images that are predicted at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +76,16 @@ class Subject:
         words = text.lower().replace("_", " ").split()
         spoken = [name.lower().replace("_", " ") for name in self.names]
         return [label for label, name in enumerate(spoken) if all(word in name for word in words)]
+
+    def duplicates_of(self, label: int) -> list[list[int]]:
+        """A class's prototypes, equal ones together, in order of their first numbers."""
+        numbers = self.prototypes_of(label)
+        vectors = pruning.compared(self.network.model).detach()[numbers]
+        first = pruning.find_duplicates(vectors, torch.zeros(len(numbers), device=vectors.device))
+        groups: dict[int, list[int]] = {}
+        for number, place in zip(numbers, first.tolist(), strict=True):
+            groups.setdefault(place, []).append(number)
+        return list(groups.values())
 
     def connections(self, prototype: int) -> np.ndarray:
         """(classes,), from a prototype to every class."""
@@ -146,6 +155,31 @@ def class_scores(network: Network, picture: Picture) -> np.ndarray:
     return network.inspect(picture.tensor[None]).logits[0].double().cpu().numpy()
 
 
+def predict(
+    network: Network,
+    images: ImageDataset,
+    wanted: Sequence[int],
+    report: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, int]:
+    """The predicted classes of some images of a data set, by the images' ids.
+
+    Args:
+        network: with a last layer.
+        images: un-augmented.
+        wanted: their indices.
+        report: called with the number of images done and the total.
+    """
+    predicted: dict[str, int] = {}
+    for start in range(0, len(wanted), BATCH):
+        indices = list(wanted[start : start + BATCH])
+        batch = images.batch([(0, index) for index in indices])
+        found = network.inspect(batch.images).logits.argmax(dim=1).tolist()
+        ids = (images.records[index].id for index in indices)
+        predicted |= zip(ids, found, strict=True)
+        report(start + len(indices), len(wanted))
+    return predicted
+
+
 def read_upload(network: Network, name: str, content: bytes) -> Picture:
     """An uploaded image, from the bytes of its file; its size is checked before it is decoded.
 
@@ -157,7 +191,7 @@ def read_upload(network: Network, name: str, content: bytes) -> Picture:
         path = Path(folder) / "picture"
         path.write_bytes(content)
         try:
-            return fit_to_screen(replace(network.picture(path), name=name))
+            return replace(network.picture(path), name=name)
         except UserError as error:
             raise UserError(str(error).replace(str(path), name)) from error
 
@@ -186,17 +220,3 @@ def check_upload(name: str, content: bytes) -> None:
         ) from error
     if max(width, height) > LARGEST_SIDE or width * height > LARGEST_PICTURE:
         raise UserError(f"{name} has {width} by {height} pixels: choose {too_large}")
-
-
-def fit_to_screen(picture: Picture, largest: int = ON_SCREEN) -> Picture:
-    """A picture with the same tensor, but with pixels and boxes scaled down to fit the screen."""
-    width, height = picture.size
-    share = largest / max(width, height)
-    if share >= 1:
-        return picture
-    size = max(1, round(width * share)), max(1, round(height * share))
-    pixels = np.asarray(Image.fromarray(picture.pixels).resize(size, reducing_gap=2.0))
-    across, down = size[0] / width, size[1] / height
-    left, top, right, bottom = picture.geometry.region
-    region = Box(left * across, top * down, right * across, bottom * down)
-    return replace(picture, pixels=pixels, geometry=replace(picture.geometry, region=region))

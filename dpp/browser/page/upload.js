@@ -4,14 +4,9 @@
 let made = 0;
 
 function render({ model, el }) {
-  const label = document.createElement("label");
-  label.className = "dpp-upload-label";
-  label.textContent = model.get("description");
-  const input = document.createElement("input");
-  input.type = "file";
-  input.accept = "image/*";
-  input.id = `dpp-upload-${++made}-${Date.now()}`;
-  label.htmlFor = input.id;
+  const id = `dpp-upload-${++made}-${Date.now()}`;
+  const input = make("input", { type: "file", accept: "image/*", id, class: "dpp-file" });
+  const label = make("label", { class: "dpp-button", for: id }, model.get("description"));
   input.addEventListener("change", async () => {
     const file = input.files[0];
     if (!file) return;
@@ -23,7 +18,7 @@ function render({ model, el }) {
     input.value = ""; // so that the same file can be chosen again
   });
   el.classList.add("dpp-upload");
-  el.append(label, input);
+  el.append(input, label);
 }
 
 export default { render };

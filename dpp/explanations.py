@@ -71,6 +71,7 @@ class ClassScore:
         probability: its softmax.
         matches: of the class's own prototypes, most points first.
         others: the points of all other prototypes together.
+        largest_others: those of other classes that give or take most points, largest amount first.
     """
 
     label: int
@@ -79,6 +80,7 @@ class ClassScore:
     probability: float
     matches: tuple[Match, ...]
     others: float
+    largest_others: tuple[Match, ...] = ()
 
     @property
     def total(self) -> float:

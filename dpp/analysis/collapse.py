@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dpp.analysis.network import Network
-from dpp.explanations import Collapse
+from dpp.analysis.network import Network, read_origins
+from dpp.explanations import Collapse, Share
 from dpp.extensions.distinct_projection import share_place
 from dpp.networks.prototypes import Prototypes
+from dpp.runs import Run
 from dpp.training.projection import Origin
 
 SHARED = "same image, less than a part apart"  # the rule in words
@@ -67,6 +68,16 @@ def measure_collapse(
         mean_cosine=float(cosines.mean()) if len(cosines) else None,
         largest_cosine=float(cosines.max()) if len(cosines) else None,
     )
+
+
+def run_duplicates(run: Run) -> Share:
+    """Prototypes of a run at the place of an earlier one, without its network."""
+    by_class: dict[int | None, list[Origin]] = {}
+    for origin in read_origins(run.origins).values():
+        label = None if run.experiment.model == "prototree" else origin.label
+        by_class.setdefault(label, []).append(origin)
+    count = sum(len(own) - len(group_places(own)) for own in by_class.values())
+    return Share(count, len(run.origins))
 
 
 @torch.no_grad()

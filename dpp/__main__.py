@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from dpp import __version__
-from dpp.commands import evaluate, finished, importing, work
+from dpp.commands import audit, evaluate, finished, importing, work
 from dpp.system.errors import UserError
 
 
@@ -14,6 +14,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     work.add_commands(commands)
     finished.add_commands(commands)
+    audit.add_command(commands)
     evaluate.add_command(commands)
     importing.add_command(commands)
     return parser

@@ -71,6 +71,7 @@ class ClassScore:
         probability: its softmax.
         matches: of the class's own prototypes, most points first.
         others: the points of all other prototypes together.
+        largest_others: those of other classes that give or take most points, largest amount first.
     """
 
     label: int
@@ -79,6 +80,7 @@ class ClassScore:
     probability: float
     matches: tuple[Match, ...]
     others: float
+    largest_others: tuple[Match, ...] = ()
 
     @property
     def total(self) -> float:
@@ -245,6 +247,35 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class Collapse:
+    """How far the prototypes of one class have become one.
+
+    Two of them share a place if they come from the same image and their centres there are less
+    than a part apart, in rows and in columns; a prototype is compared with the first of each place.
+
+    Args:
+        label: the class; None for all prototypes of a tree, which belong to no class.
+        prototypes: how many have a source image.
+        images: how many distinct source images they have.
+        places: the prototypes at each place, by their numbers.
+        mean_cosine: of all pairs of them; None if there is only one.
+        largest_cosine: of all pairs.
+    """
+
+    label: int | None
+    prototypes: int
+    images: int
+    places: tuple[tuple[int, ...], ...]
+    mean_cosine: float | None
+    largest_cosine: float | None
+
+    @property
+    def duplicates(self) -> int:
+        """How many prototypes share the place of an earlier one."""
+        return self.prototypes - len(self.places)
+
+
+@dataclass(frozen=True)
 class Audit:
     """Checks of a run's prototypes.
 
@@ -258,6 +289,7 @@ class Audit:
         off_image: parts whose centre is outside the image as the network sees it.
         on_background: parts on the image but outside the animal's box, if boxes are annotated.
         parts: parts near a marked part of the animal; chance is over the cells of the images.
+        collapse: of each class that has prototypes; empty in files of earlier versions.
     """
 
     run: str
@@ -269,6 +301,13 @@ class Audit:
     off_image: Share
     on_background: Share
     parts: PartShare
+    collapse: tuple[Collapse, ...] = ()
+
+    @property
+    def shared_places(self) -> Share:
+        """Prototypes at the place of an earlier one of their class."""
+        projected = sum(one.prototypes for one in self.collapse)
+        return Share(sum(one.duplicates for one in self.collapse), projected)
 
 
 Explanation = Reasoning | LocalAnalysis | GlobalAnalysis | TreePath | Audit

@@ -8,6 +8,7 @@ from PIL import Image
 from tiny_data import write_folder
 
 from dpp import data, runs
+from dpp.analysis.collapse import run_duplicates
 from dpp.data.folders import skipped_files
 from dpp.report import own_folder
 from dpp.runs import forecast, own_images
@@ -148,7 +149,7 @@ def test_folder_is_trained_on_as_a_new_user_would(dpp, tmp_path):
     run = runs.open_run(last)
     assert run.experiment.profile == "photo" and run.experiment.data == str(folder)
     assert "of 6 test images correct" in out and "95 % interval" in out
-    repeated = len(repeated_prototypes(run.origins))
+    repeated = run_duplicates(run).count
     assert (f"warning: {repeated} of {len(run.origins)} prototypes repeat" in out) == (repeated > 0)
     lines = [shlex.split(line) for line in out.splitlines() if line.startswith("  dpp ")]
     (_, explained, *_), (_, reported, _) = lines

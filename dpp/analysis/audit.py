@@ -1,4 +1,4 @@
-"""Checks of prototypes: the accuracy lost by projection, and whether parts lie on the animal.
+"""Checks of prototypes: what projection cost, which are the same, whether parts lie on the animal.
 
 An audit checks the prototypes on their source images; `part_share` on any images. Both count parts
 within one cell of an annotated part of the animal; `chance` is the share expected of parts that are
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from dpp.analysis.collapse import network_collapse
 from dpp.analysis.network import Network, check_origin
 from dpp.data.batches import Batch
 from dpp.data.image_records import ImageRecord
@@ -52,6 +53,7 @@ def audit(run: Run, network: Network | None = None) -> Audit:
         off_image=Share(tally.off_image, tally.parts),
         on_background=Share(tally.on_background, tally.boxed),
         parts=tally.part_share,
+        collapse=network_collapse(network),
     )
 
 

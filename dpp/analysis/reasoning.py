@@ -24,6 +24,7 @@ from dpp.networks.model import centre_cells
 from dpp.system.errors import UserError
 
 EXPLAINED = 5  # classes, if none are named
+OTHERS = 5  # prototypes of other classes that are named in a class's score
 
 
 def reason(
@@ -59,6 +60,9 @@ def _score_class(network: Network, output, picture: Picture, label: int) -> Clas
     own = torch.tensor(network.labels, device=points.device) == label
     numbers = own.nonzero().flatten()
     numbers = numbers[points[numbers].argsort(descending=True, stable=True)]
+    amounts = points.abs().masked_fill(own, 0)
+    largest = amounts.argsort(descending=True, stable=True)[:OTHERS]
+    largest = largest[amounts[largest] > 0]
     return ClassScore(
         label=label,
         name=network.source.class_names[label],
@@ -66,6 +70,11 @@ def _score_class(network: Network, output, picture: Picture, label: int) -> Clas
         probability=float(output.logits[0].double().softmax(dim=0)[label]),
         matches=find_matches(network, output, picture, numbers, connections[numbers]),
         others=float(points[~own].sum()),
+        largest_others=(
+            find_matches(network, output, picture, largest, connections[largest])
+            if len(largest)
+            else ()
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """Commands that show, change and share a finished run."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from dpp.data import catalogue
@@ -24,6 +25,8 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def run_explain(arguments: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
     from dpp import runs
     from dpp.analysis import Network, explain
     from dpp.report import explanation_files
@@ -31,12 +34,23 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
     run = runs.choose(arguments.run_folder, example_experiment())
     device = runs.choose_device(arguments.device)
-    known = familiarity.ensure(run, device)
-    network = Network.of(run, device)
-    picture = explanation_files.find_picture(network, arguments.image)
-    explanation = explain(network, picture, arguments.classes)
+    explanation_files.check_folder(arguments.out)
+    with tqdm(total=4, unit="step", leave=False, disable=None) as bar:
+        bar.set_description("loading the network")
+        network = Network.of(run, device)
+        picture = explanation_files.find_picture(network, arguments.image)
+        bar.update()
+        bar.set_description("measuring test images, once")
+        known = familiarity.ensure(run, device)
+        network = replace(network, familiarity=known)
+        bar.update()
+        bar.set_description("explaining")
+        explanation = explain(network, picture, arguments.classes)
+        bar.update()
+        bar.set_description("drawing")
+        written = explanation_files.write(network, picture, explanation, arguments.out)
+        bar.update()
     shown = len(arguments.classes) or explanation_files.SHOWN
-    written = explanation_files.write(network, picture, explanation, arguments.out)
     if not arguments.run_folder and explanation.label is None:
         print(EXAMPLE)
     print(explanation_files.as_text(explanation, network.source.class_names, shown))
@@ -73,8 +87,10 @@ def run_report(arguments: argparse.Namespace) -> int:
 
     run = runs.choose(arguments.run_folder, example_experiment())
     path = arguments.out or Path(f"{run.folder.name}.html")
+    options = {name: getattr(arguments, name) for name in ("classes", "images", "examples")}
+    options["device"] = runs.choose_device(arguments.device)
     try:
-        print(run_report.write_report(run, path, device=runs.choose_device(arguments.device)))
+        print(run_report.write_report(run, path, **options))
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
     return 0
@@ -160,7 +176,12 @@ def add_explain_command(commands: argparse._SubParsersAction) -> None:
 
 
 def add_report_command(commands: argparse._SubParsersAction) -> None:
-    command = commands.add_parser("report", help="write a run's card, one page of HTML")
+    command = commands.add_parser(
+        "report",
+        help="write a run's card, one page of HTML",
+        description="Writes one page that needs no other file: examples of decisions, every "
+        "prototype on its source image, an audit, mistakes, training and measures.",
+    )
     command.add_argument(
         "run_folder",
         nargs="?",
@@ -170,6 +191,24 @@ def add_report_command(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument(
         "--out", type=Path, metavar="FILE", help="default: the run's name with .html, here"
+    )
+    command.add_argument(
+        "--class",
+        dest="classes",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="whose prototypes and test images are shown; repeatable (default: all)",
+    )
+    command.add_argument(
+        "--images", type=int, metavar="N", help="at most so many test images of a class"
+    )
+    command.add_argument(
+        "--examples",
+        type=int,
+        default=4,
+        metavar="N",
+        help="correct decisions, and as many incorrect ones (default: 4)",
     )
     command.add_argument("--device", default="cpu", help="auto, cpu (the default), cuda, cuda:1")
     command.set_defaults(run=run_report)

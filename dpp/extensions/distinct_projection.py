@@ -110,6 +110,17 @@ def _take(model, z: Tensor, offsets: Tensor | None, index: int, taken: dict, dat
         )
 
 
+def share_place(centres, other, spacing: int) -> np.ndarray:
+    """Whether prototypes on one image are less than a part apart, both in rows and in columns.
+
+    Args:
+        centres: (..., 2), rows and columns.
+        other: (2,), row and column of another centre.
+        spacing: cells from a part to the next.
+    """
+    return np.abs(np.asarray(centres) - np.asarray(other)).max(axis=-1) < spacing
+
+
 class Sites:
     """The places that the Q prototypes of one class may take, on all images of the class.
 
@@ -130,7 +141,7 @@ class Sites:
         """
         count, _, width = maps.shape
         best = maps.max(axis=0)
-        rows, columns = np.indices(best.shape)
+        cells = np.stack(np.indices(best.shape), axis=-1)  # (H, W, 2)
         for _ in range(count):
             centre = int(best.argmax())
             row, column = divmod(centre, width)
@@ -138,7 +149,7 @@ class Sites:
                 return
             self.places.append((index, centre))
             self.similarities.append(maps[:, row, column])
-            near = np.maximum(abs(rows - row), abs(columns - column)) < self.spacing
+            near = share_place(cells, (row, column), self.spacing)
             best = np.where(near, -np.inf, best)
 
     def assign(self, label: int) -> list[tuple[int, int, float]]:

@@ -69,18 +69,21 @@ def grouped_bars(table: pd.DataFrame, label: str) -> Figure:
     return figure
 
 
-def training_curves(metrics: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
+def training_curves(
+    metrics: pd.DataFrame, panels: Mapping[str, Sequence[str]], across: int = 3
+) -> Figure:
     """Small panels over the epochs of a run, the phases named in a strip above each.
 
     Args:
         metrics: of a run; dashed lines mark the epochs of its projections.
         panels: columns to draw in each panel, by the panel's title.
+        across: panels side by side.
     """
     epochs = metrics[metrics.stage == "train"]
-    columns = 3
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // across)
+    size = (3 * across, 2.5 * rows)
     figure, grid = pyplot.subplots(
-        rows, columns, figsize=(9, 2.5 * rows), sharex=True, squeeze=False, layout="constrained"
+        rows, across, figsize=size, sharex=True, squeeze=False, layout="constrained"
     )
     for axes, (title, names) in zip(grid.flat, panels.items(), strict=False):
         _name_phases(axes, epochs)

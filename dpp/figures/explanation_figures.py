@@ -85,10 +85,16 @@ def reasoning(
     return figure
 
 
-def question(explanation: Reasoning, one: ClassScore) -> str:
-    """What a score sheet answers: why the predicted class, why not another one."""
+def question(explanation: Reasoning, one: ClassScore, width: int = 26) -> str:
+    """What a score sheet answers: why the predicted class, why not another one.
+
+    Args:
+        explanation: of an image.
+        one: the class.
+        width: of its name, in characters.
+    """
     word = "Why" if one.label == explanation.predicted else "Why not"
-    return f"{word} {shorten_name(one.name)}?"
+    return f"{word} {shorten_name(one.name, width)}?"
 
 
 def _source_pictures(matches: Sequence[Match | None], sources: Mapping[int, Marked]) -> list:

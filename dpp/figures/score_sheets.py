@@ -46,7 +46,15 @@ def score_sheet(one: ClassScore, top: int | None = None) -> ScoreSheet:
         top: how many prototypes get a row; by default all of the class.
     """
     matches = one.matches[:top]
-    rows = [
+    points = sum(round(match.points, 2) for match in matches)
+    others = remainder(one, matches)
+    totals = (number_text(value) for value in (points, others, one.score))
+    return ScoreSheet(one.name, number_text(one.probability), score_rows(matches), *totals)
+
+
+def score_rows(matches: Sequence[Match]) -> tuple[ScoreRow, ...]:
+    """The row of each prototype."""
+    return tuple(
         ScoreRow(
             match.prototype,
             number_text(match.similarity, 3),
@@ -54,11 +62,7 @@ def score_sheet(one: ClassScore, top: int | None = None) -> ScoreSheet:
             number_text(match.points),
         )
         for match in matches
-    ]
-    points = sum(round(match.points, 2) for match in matches)
-    others = remainder(one, matches)
-    totals = (number_text(value) for value in (points, others, one.score))
-    return ScoreSheet(one.name, number_text(one.probability), tuple(rows), *totals)
+    )
 
 
 def remainder(one: ClassScore, shown: Sequence[Match]) -> float:

@@ -1,14 +1,15 @@
 """One picture explained on the command line: a figure, a JSON file, and the score sheet as text."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from dpp import explanations, figures
 from dpp.analysis import Network
 from dpp.data.pictures import Picture
-from dpp.explanations import Reasoning, TreePath
+from dpp.explanations import ClassScore, Reasoning, TreePath
 from dpp.figures.marked_pictures import shorten_name, verdict
-from dpp.figures.score_sheets import PathSheet, ScoreSheet, path_sheet, score_sheet
+from dpp.figures.score_sheets import PathSheet, path_sheet, score_rows, score_sheet
 from dpp.report import run_report
 from dpp.system.errors import UserError
 
@@ -28,6 +29,17 @@ def find_picture(network: Network, image: str) -> Picture:
             f"whose ids look like {some}"
         )
     return network.picture(record)
+
+
+def check_folder(folder: Path) -> None:
+    """Raises a `UserError` if files cannot be written to a folder, which need not exist yet."""
+    there = next(
+        one for one in (Path(folder).absolute(), *Path(folder).absolute().parents) if one.exists()
+    )
+    if not there.is_dir():
+        raise UserError(f"{folder} cannot be written to: {there} is a file")
+    if not os.access(there, os.W_OK):
+        raise UserError(f"{folder} cannot be written to: permission denied")
 
 
 def write(
@@ -57,12 +69,13 @@ def as_text(explanation: Reasoning | TreePath, names: Sequence[str], shown: int 
     if isinstance(explanation, TreePath):
         return "\n".join([*lines, "", *_path_lines(path_sheet(explanation, names))])
     for one in explanation.classes[:shown]:
-        lines += ["", *_class_lines(score_sheet(one))]
+        lines += ["", *_class_lines(one, names)]
     return "\n".join(lines)
 
 
-def _class_lines(sheet: ScoreSheet) -> list[str]:
-    """A line for each of a class's own prototypes, one for all others, and the score."""
+def _class_lines(one: ClassScore, names: Sequence[str]) -> list[str]:
+    """A line for each of a class's own prototypes, those of other classes, and the score."""
+    sheet = score_sheet(one)
     lines = [
         f"{shorten_name(sheet.name, 60)}, probability {sheet.probability}",
         f"{'prototype':>12}{'similarity':>13}   {'connection':>10}   {'points':>8}",
@@ -70,8 +83,11 @@ def _class_lines(sheet: ScoreSheet) -> list[str]:
     for row in sheet.rows:
         product = f"{row.similarity:>13} x {row.connection:>10} = {row.points:>8}"
         lines.append(f"{row.prototype:>12}{product}")
-    ends = ("prototypes of other classes", sheet.others), ("score", sheet.score)
-    return [*lines, *(f"{label:<41}{number:>8}" for label, number in ends)]
+    lines.append(f"{'prototypes of other classes':<41}{sheet.others:>8}")
+    for match, row in zip(one.largest_others, score_rows(one.largest_others), strict=True):
+        other = f"prototype {row.prototype} of {shorten_name(names[match.label])}"
+        lines.append(f"{'':12}{row.points:>8}  {other} ({row.similarity} x {row.connection})")
+    return [*lines, f"{'score':<41}{sheet.score:>8}"]
 
 
 def _path_lines(sheet: PathSheet) -> list[str]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from scipy.stats import binomtest
 
 from dpp import data, runs
+from dpp.analysis.collapse import SHARED, run_duplicates
 from dpp.data.folders import skipped_files
 from dpp.data.image_records import ImageRecord, Source, images_per_class, split_validation
 from dpp.runs import Run, checkpoints, forecast, own_images
 from dpp.runs.forecast import Forecast
 from dpp.runs.own_images import Choice
-from dpp.runs.pruning import REPEATED, repeated_prototypes
 from dpp.system import paths
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment, base_experiment, make_experiment
@@ -139,7 +139,7 @@ def summarise(run: Run) -> str:
         lines.append("warning: the last layer did not converge; its connections may be far off")
     prototypes = (run.folder / "prototypes.json").is_file()
     if prototypes:
-        lines += describe_prototypes(run.origins, run.experiment.per_class)
+        lines += describe_prototypes(run)
     folder, example = (shlex.quote(str(path)) for path in (run.folder, source.test[0].path))
     report = f"  dpp report {folder}"
     if not prototypes:
@@ -160,14 +160,15 @@ def accuracy_text(results: dict, images: dict) -> str:
     )
 
 
-def describe_prototypes(origins: Sequence[dict], per_class: int) -> list[str]:
+def describe_prototypes(run: Run) -> list[str]:
     """Where the prototypes come from, and how many repeat others."""
-    repeated, images = repeated_prototypes(origins), {origin["image"] for origin in origins}
-    lines = [f"{len(origins)} prototypes from {len(images)} training images"]
-    if repeated:
+    repeated, per_class = run_duplicates(run), run.experiment.per_class
+    images = {origin["image"] for origin in run.origins}
+    lines = [f"{repeated.of} prototypes from {len(images)} training images"]
+    if repeated.count:
         fewer = f", or train with --per-class {per_class - 1}" if per_class > 1 else ""
         lines.append(
-            f"warning: {len(repeated)} of {len(origins)} prototypes repeat another of their class "
-            f"({REPEATED}): read them as one{fewer}"
+            f"warning: {repeated.count} of {repeated.of} prototypes repeat another of their class "
+            f"({SHARED}): read them as one{fewer}"
         )
     return lines

@@ -1,28 +1,28 @@
 """The report of a run: its results, prototypes and decisions, as one HTML page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-import torch
 from matplotlib import pyplot
 from matplotlib.figure import Figure
+from scipy.stats import binomtest
 
-from dpp import analysis, figures
+from dpp import figures
 from dpp.analysis import Network, audit
 from dpp.data import catalogue
-from dpp.data.batches import batches, make_loader
-from dpp.data.image_records import ImageRecord
 from dpp.evaluation import table
-from dpp.explanations import Reasoning, TreePath
+from dpp.explanations import Audit, Reasoning, TreePath
 from dpp.figures import explanation_figures, tree_figures
-from dpp.figures.marked_pictures import Marked, mark, number_text, shorten_name, verdict
-from dpp.figures.score_sheets import path_sheet, score_sheet
-from dpp.report import html_page
+from dpp.figures.marked_pictures import number_text
+from dpp.report import audit_text, chosen_images, html_page
+from dpp.report.decision_cards import TOP, decisions
 from dpp.report.html_page import Pictures
+from dpp.report.own_folder import duration
+from dpp.report.prototype_cards import network_contributions, prototypes
+from dpp.report.source_images import find_sources
 from dpp.runs import Run, familiarity, load_splits
-from dpp.runs.pruning import REPEATED, repeated_prototypes
 from dpp.runs.run_files import uncovered
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
@@ -37,7 +37,7 @@ CURVES = {
     "active units of the offset branch": ["validation_active"],
     "gradient of the offset branch": ["offset_gradient"],
 }
-TOP = 3  # prototypes of a class that are shown
+LISTED = 12  # classes, up to which tables are shown unasked
 
 
 def draw(network: Network, explanation: Reasoning | TreePath, picture: np.ndarray) -> Figure:
@@ -55,80 +55,103 @@ def used_prototypes(explanation: Reasoning | TreePath) -> list[int]:
     return [match.prototype for one in explanation.classes[:2] for match in one.matches[:TOP]]
 
 
-@dataclass(frozen=True, eq=False)
-class SourceImage:
-    """A prototype on its source image, and the name of that image."""
-
-    image: str
-    marked: Marked
-
-
-def find_sources(network: Network, prototypes: Sequence[int]) -> dict[int, SourceImage]:
-    """Prototypes on their source images; those that were not projected are left out."""
-    sources = {}
-    for number in dict.fromkeys(prototypes):
-        if number in network.origins:
-            seen = analysis.find_origin(network, number)
-            pixels = network.picture(network.records[seen.image]).pixels
-            sources[number] = SourceImage(seen.image, mark(pixels, seen))
-    return sources
-
-
 def write_report(
-    run: Run, path: Path, *, examples: int = 4, device: str = "cpu", workers: int = 0
+    run: Run,
+    path: Path,
+    *,
+    classes: Sequence[int | str] = (),
+    images: int | None = None,
+    examples: int = 4,
+    device: str = "cpu",
+    workers: int = 0,
 ) -> Path:
     """Writes a report of a run's network as one HTML page that needs no other file.
 
-    Experiment, training, test accuracy and most frequent mistakes; if the network has prototypes,
-    each of them on its source image, an audit, and examples of decisions; what `dpp evaluate` has
-    stored, if it is of the same weights.
+    Test accuracy, most frequent mistakes, training and experiment; if the network has prototypes,
+    examples of decisions, the prototypes on their source images, and an audit; what `dpp evaluate`
+    has stored, if it is of the same weights.
 
     Args:
         run: finished.
         path: of the page.
+        classes: names or numbers, whose prototypes and test images are shown; by default all.
+        images: test images of each class, at most; by default all.
         examples: of correct decisions, and as many of incorrect ones.
         device: that the network runs on.
         workers: processes that prepare batches.
     """
+    chosen_images.check_counts(images, examples)
+    html_page.check_writable(Path(path))
     experiment = run.experiment
     network = None
     if run.projected:
         familiarity.ensure(run, device)
         network = Network.of(run, device)
     model = network.model if network else run.load_model(device)
+    names = run.source.class_names
+    labels = chosen_images.choose_labels(names, classes, network)
     splits = load_splits(experiment, run.source)
-    logits = predict(model, make_loader(splits.test, 80, workers=workers))
+    test = chosen_images.choose_images(splits, labels, len(names), images)
+    logits, scores = chosen_images.predict(model, test, workers)
+    checked, problem = audited(run, network) if network else (None, "")
+    scope, found = chosen_images.scope(labels, names, images), test.labels.numpy()
+    shown = chosen_images.results(logits, found, names)
     pictures = Pictures()
     content = {
         "title": f"{experiment.model} {experiment.backbone} on {data_name(experiment)}",
+        "headline": audit_text.headline(shown["correct"], shown["images"], checked, scope),
+        "tiles": tiles(run, shown, checked),
         "about": describe(run),
         "training": training(run),
-        "test": results(logits, splits.test.labels.numpy(), run.source.class_names),
+        "test": shown | {"scope": scope},
         "prototypes": None,
         "measures": measures(run),
     }
     if network:
         if network.familiarity:
             content["test"]["familiarity"] = network.familiarity.describe()
-        content["prototypes"] = prototypes(pictures, network)
-        content["audit"] = audited(run, network)
-        records = splits.test.records
-        content["decisions"] = decisions(pictures, network, records, logits, examples)
+        content["decisions"] = decisions(pictures, network, test.records, logits, examples)
+        contributions = network_contributions(network, scores, found)
+        content["prototypes"] = prototypes(pictures, network, contributions, labels)
+        content["audit"] = audit_content(checked, problem, names)
     html_page.write(Path(path), "report.html", pictures, **content)
     return Path(path)
-
-
-@torch.no_grad()
-def predict(model: torch.nn.Module, loader) -> np.ndarray:
-    """The logits (N, classes) of all images."""
-    parameter = next(model.parameters())
-    logits = [model(batch.images.to(parameter)).cpu() for batch in batches(loader)]
-    return torch.cat(logits).numpy()
 
 
 def data_name(experiment: Experiment) -> str:
     """The name of the data, without the folders above it."""
     return experiment.data if experiment.data in catalogue.NAMES else Path(experiment.data).name
+
+
+def tiles(run: Run, shown: dict, checked: Audit | None) -> list[tuple[str, str, str]]:
+    """The main numbers: value, name, and what it is compared with."""
+    low, high = binomtest(shown["correct"], max(shown["images"], 1)).proportion_ci(method="wilson")
+    found = [
+        (
+            shown["accuracy"],
+            "test accuracy",
+            f"{shown['correct']} of {shown['images']}; 95% interval {low:.0%} to {high:.0%}",
+        )
+    ]
+    if checked is None:
+        return found
+    distinct, of = audit_text.places(checked), checked.shared_places.of
+    note = "the others repeat a place" if distinct < of else "no two of a class share a place"
+    found.append((f"{distinct} of {of}", "distinct prototypes", note))
+    most = checked.most_from_one_image
+    images = f"up to {most} prototypes from one" if most > 1 else "one for each prototype"
+    found.append((f"{checked.source_images}", "source images", images))
+    pairs = [one.mean_cosine for one in checked.collapse if one.mean_cosine is not None]
+    if pairs:
+        note = "mean of the pairs of a class; 1 is equal"
+        found.append((number_text(float(np.mean(pairs))), "cosine between prototypes", note))
+    if checked.parts.near.of:
+        chance = f"by chance {checked.parts.chance.value:.0%}"
+        found.append((f"{checked.parts.near.value:.0%}", "parts on the animal's parts", chance))
+    offset = run.manifest["results"].get("test_offset")
+    if offset is not None:
+        found.append((f"{offset:.2f} cells", "median offset", "how far parts move on test images"))
+    return found
 
 
 def describe(run: Run) -> dict:
@@ -139,9 +162,10 @@ def describe(run: Run) -> dict:
     images = ", ".join(f"{count} {split}" for split, count in manifest["images"].items())
     facts = [("run", run.folder.name), ("classes", manifest["classes"]), ("images", images)]
     facts += [
-        (name.replace("_", " "), f"{value:.4f}") for name, value in manifest["results"].items()
+        (name.replace("_", " "), with_unit(name, value))
+        for name, value in manifest["results"].items()
     ]
-    facts += [("trained for", f"{manifest['seconds']:.0f} s on {manifest['device']}")]
+    facts += [("trained for", f"{duration(manifest['seconds'])} on {manifest['device']}")]
     facts += [(name, manifest[name]) for name in ("commit", "torch", "operator")]
     if without := uncovered(run.folder):
         facts.append(("not covered by a hash", f"{', '.join(without)}: the manifest is older"))
@@ -150,98 +174,64 @@ def describe(run: Run) -> dict:
     return {"profile": experiment.profile, "own": own, "facts": facts, "fields": every}
 
 
+def with_unit(name: str, value: float) -> str:
+    """A metric in its unit: percent for shares, cells for offsets."""
+    if name.endswith(("accuracy", "active")):
+        return f"{value:.1%}"
+    return f"{value:.3f} cells" if name.endswith("offset") else f"{value:.4f}"
+
+
 def training(run: Run) -> dict:
     """Curves over the epochs, and the accuracy after each later stage."""
     metrics = run.metrics
     measured = set(metrics.columns[metrics.notna().any()])
     panels = {title: [c for c in columns if c in measured] for title, columns in CURVES.items()}
-    panels = {title: columns for title, columns in panels.items() if columns}
-    drawn = figures.training_curves(metrics, panels)
-    curves = html_page.chart(drawn, "losses and accuracy over the epochs")
-    pyplot.close(drawn)
+    curves = []
+    for title, columns in panels.items():
+        if columns:
+            drawn = figures.training_curves(metrics, {title: columns}, across=1)
+            curves.append(html_page.chart(drawn, f"{title} over the epochs"))
+            pyplot.close(drawn)
     last = metrics[(metrics.stage != "train") | (metrics.epoch == metrics.epoch.max())]
     columns = [name for name in ("validation_accuracy", "test_accuracy") if name in measured]
     stages = [
-        (stage, epoch, *("" if np.isnan(value) else f"{value:.4f}" for value in values))
+        (stage, epoch, *("" if np.isnan(value) else f"{value:.1%}" for value in values))
         for stage, epoch, *values in last[["stage", "epoch", *columns]].itertuples(index=False)
     ]
     header = [name.replace("_", " ") for name in ("stage", "epoch", *columns)]
     return {"curves": curves, "stages": stages, "header": header}
 
 
-def count_confusions(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """(classes, classes): how many images of a true class, in rows, were predicted as each."""
-    pairs = labels * classes + predicted
-    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
-
-
-def results(logits: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> dict:
-    """The accuracy, the confusion matrix, and the most frequent mistakes."""
-    matrix = count_confusions(labels, logits.argmax(axis=1), len(names))
-    correct = int(np.trace(matrix))
-    wrong = matrix - np.diag(np.diag(matrix))
-    order = np.argsort(-wrong, axis=None, kind="stable")[:5]
-    pairs = [np.unravel_index(place, wrong.shape) for place in order if wrong.flat[place]]
-    return {
-        "correct": correct,
-        "images": len(labels),
-        "accuracy": f"{correct / max(len(labels), 1):.1%}",
-        "familiarity": "",
-        "confusion": html_page.chart(
-            explanation_figures.confusion(matrix, names), "confusion matrix"
-        ),
-        "mistakes": [
-            (shorten_name(names[true]), shorten_name(names[predicted]), int(wrong[true, predicted]))
-            for true, predicted in pairs
-        ],
-    }
-
-
-def prototypes(pictures: Pictures, network: Network) -> dict:
-    """Every class with its prototypes on their source images."""
-    sources = find_sources(network, network.prototypes.tolist())
-    classes = []
-    for label, name in enumerate(network.source.class_names):
-        numbers = [one for one in network.prototypes.tolist() if network.labels[one] == label]
-        listed = [_prototype(pictures, network, sources, number) for number in numbers]
-        classes.append({"name": shorten_name(name, 60), "prototypes": listed})
-    return {"tree": network.is_tree, "classes": classes}
-
-
-def _prototype(
-    pictures: Pictures, network: Network, sources: dict[int, SourceImage], number: int
-) -> dict:
-    label, caption = network.labels[number], [f"prototype {number}"]
-    if not network.is_tree:
-        weight = network.model.last_layer.weight[label, number].item()
-        caption.append(f"connection {number_text(weight)}")
-    caption.append(f"image {sources[number].image}" if number in sources else "not projected")
-    words = f"prototype {number} of {network.source.class_names[label]}"
-    return {"source": _source(pictures, sources, number, words), "caption": caption}
-
-
-def audited(run: Run, network: Network) -> dict:
+def audited(run: Run, network: Network) -> tuple[Audit | None, str]:
     """The audit of the prototypes, or the reason why there is none."""
     try:
-        checked = audit.audit(run, network)
+        return audit.audit(run, network), ""
     except UserError as error:
-        return {"problem": str(error)}
-    facts = [
-        ("prototypes", checked.prototypes),
-        ("source images", checked.source_images),
-        ("most prototypes from one image", checked.most_from_one_image),
+        return None, str(error)
+
+
+def audit_content(checked: Audit | None, problem: str, names: Sequence[str]) -> dict:
+    """What the page shows of an audit."""
+    if checked is None:
+        return {"problem": problem}
+    bars = [
+        {
+            "name": title,
+            "share": share.value or 0.0,
+            "text": audit_text.share_text(share),
+            "chance": chance.value if chance is not None and chance.of else None,
+        }
+        for title, share, chance in audit_text.shares(checked)
     ]
-    for one in checked.accuracies:
-        steps = f"{one.before:.4f} → {one.projected:.4f} → {one.final:.4f}"
-        steps += " (before projection, after projection, at the end)"
-        facts.append((f"{one.split} accuracy", steps))
-    repeated = repeated_prototypes(run.origins)
-    facts.append(("nearly repeat another", f"{len(repeated)} of {checked.prototypes} ({REPEATED})"))
-    groups = [" = ".join(map(str, group)) for group in checked.duplicates]
-    if groups:
-        facts.append(("equal prototypes", "; ".join(groups)))
-    shares = html_page.chart(explanation_figures.audit(checked), "shares that the audit counted")
-    return {"problem": "", "shares": shares, "facts": facts}
+    rows = audit_text.collapse_rows(checked, names)
+    return {
+        "problem": "",
+        "bars": bars,
+        "facts": audit_text.facts(checked),
+        "header": audit_text.HEADER,
+        "rows": rows[:LISTED],
+        "more": rows[LISTED:],
+    }
 
 
 def measures(run: Run) -> dict | None:
@@ -254,71 +244,3 @@ def measures(run: Run) -> dict | None:
     rows = [(*row, score.note) for row, score in zip(table.rows_of(scores), scores, strict=True)]
     about = {name: content[name] for name in ("images", "size", "seed")}
     return about | {"header": (*table.HEADER, "note"), "rows": rows}
-
-
-def decisions(
-    pictures: Pictures,
-    network: Network,
-    records: Sequence[ImageRecord],
-    logits: np.ndarray,
-    count: int,
-) -> dict[str, list[dict]]:
-    """Examples: the most confident incorrect decisions, and correct ones spread over the images."""
-    labels = np.array([record.label for record in records])
-    predicted = logits.argmax(axis=1)
-    ordered = np.sort(logits, axis=1)
-    lead = ordered[:, -1] - ordered[:, -2]
-    incorrect = np.flatnonzero(predicted != labels)
-    incorrect = incorrect[np.argsort(-lead[incorrect], kind="stable")][:count]
-    correct = np.flatnonzero(predicted == labels)
-    spread = np.linspace(0, len(correct) - 1, min(count, len(correct))).round().astype(int)
-    chosen = {"incorrect": incorrect, "correct": correct[spread]}
-    return {
-        kind: [decision(pictures, network, records[index]) for index in indices]
-        for kind, indices in chosen.items()
-    }
-
-
-def decision(pictures: Pictures, network: Network, record: ImageRecord) -> dict:
-    """One image, and the score sheets of its first two classes or its path through a tree."""
-    picture, names = network.picture(record), network.source.class_names
-    explanation = analysis.explain(network, picture)
-    sources = find_sources(network, used_prototypes(explanation))
-
-    def row(number: int, marked: Marked, words: str, numbers) -> dict:
-        image = pictures.show(picture.name, marked, words)
-        source = _source(pictures, sources, number, f"prototype {number} on its source image")
-        return {"image": image, "source": source, "numbers": numbers}
-
-    content = {
-        "image": pictures.show(record.id, Marked(picture.pixels), f"image {record.id}"),
-        "caption": [f"image {record.id}", verdict(explanation, names)],
-        "warning": explanation.warning,
-        "classes": [],
-        "path": None,
-    }
-    if isinstance(explanation, TreePath):
-        sheet = path_sheet(explanation, names)
-        rows = [
-            row(step.node, Marked(picture.pixels, (tuple(step.box),)), "nearest patch", numbers)
-            for step, numbers in zip(explanation.steps, sheet.rows, strict=True)
-        ]
-        path = {"rows": rows, "sheet": sheet, "name": shorten_name(sheet.name)}
-        return content | {"path": path}
-    for one in explanation.classes[:2]:
-        sheet = score_sheet(one, TOP)
-        rows = [
-            row(match.prototype, mark(picture.pixels, match), "parts on the image", numbers)
-            for match, numbers in zip(one.matches, sheet.rows, strict=False)
-        ]
-        question = explanation_figures.question(explanation, one)
-        content["classes"].append({"question": question, "rows": rows, "sheet": sheet})
-    return content
-
-
-def _source(
-    pictures: Pictures, sources: dict[int, SourceImage], number: int, words: str
-) -> html_page.Shot | None:
-    """A prototype on its source image; None if it was not projected."""
-    source = sources.get(number)
-    return pictures.show(source.image, source.marked, words) if source else None

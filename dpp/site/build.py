@@ -14,6 +14,7 @@ from html import unescape
 from pathlib import Path
 
 from dpp.site import links, pages
+from dpp.site.demo import write_demo
 from dpp.system import files
 from dpp.system.errors import UserError
 
@@ -45,6 +46,7 @@ def build(folder: Path) -> str:
         navigation = pages.write(Path(room))
         with files.folder_built_beside(folder.with_name(f"{folder.name}.new")) as unfinished:
             _run_mkdocs(Path(room), unfinished, navigation)
+            write_demo(unfinished / "demo", home="../index.html")
             if wrong := links.problems(unfinished):
                 raise UserError(f"{len(wrong)} links are broken: {'; '.join(wrong[:5])}")
             size = sum(path.stat().st_size for path in unfinished.rglob("*") if path.is_file())

@@ -35,6 +35,8 @@ def write(folder: Path) -> list:
         The navigation, as MkDocs takes it.
     """
     shutil.copytree(THEME, folder / "assets")
+    (folder / "demo").mkdir()
+    (folder / "demo" / "index.html").touch()  # a place for links; the demo takes it
     for name in ("paper", *HOW_TO, *LOOK_UP):
         _copy(DOCS / f"{name}.md", folder, folder / "docs" / f"{name}.md")
     _copy(DOCS / "index.md", folder, folder / "index.md")
@@ -48,7 +50,13 @@ def write(folder: Path) -> list:
     (folder / "results.md").write_text(results_page())
     rooms = _write_reference(folder / "api")
     return [
-        {"Start": ["index.md", {"The paper explained": "docs/paper.md"}]},
+        {
+            "Start": [
+                "index.md",
+                {"The paper explained": "docs/paper.md"},
+                {"Live demo": "demo/index.html"},
+            ]
+        },
         {"Notebooks": [f"notebooks/{notebook.stem}.md" for notebook in notebooks]},
         {"Results": ["results.md", {"Differences from the paper": "docs/differences.md"}]},
         {"How to": [f"docs/{name}.md" for name in HOW_TO]},

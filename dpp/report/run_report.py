@@ -162,7 +162,9 @@ def describe(run: Run) -> dict:
         (name.replace("_", " "), with_unit(name, value))
         for name, value in manifest["results"].items()
     ]
-    facts += [("trained for", f"{duration(manifest['seconds'])} on {manifest['device']}")]
+    seconds = manifest["seconds"]
+    spent = f"{seconds:.0f} seconds" if seconds < 90 else duration(seconds)
+    facts += [("trained for", f"{spent} on {manifest['device']}")]
     facts += [(name, manifest[name]) for name in ("commit", "torch", "operator")]
     if without := uncovered(run.folder):
         facts.append(("not covered by a hash", f"{', '.join(without)}: the manifest is older"))

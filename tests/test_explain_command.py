@@ -11,6 +11,7 @@ from dpp import explanations, runs
 from dpp.analysis import Network, explain
 from dpp.commands import finished
 from dpp.explanations import Reasoning, TreePath
+from dpp.figures.marked_pictures import shorten_name
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}
@@ -61,6 +62,33 @@ def test_path_through_a_tree_is_told(dpp, tmp_path):
     path = explanations.read(tmp_path / f"{record.id}.reasoning.json")
     assert isinstance(path, TreePath) and f"leaf {path.leaf}, path probability" in out
     assert dpp("explain", record.id, "--run", run.folder, "--class", "x")[0] == 2
+
+
+def test_largest_points_of_other_classes_are_itemised(dpp, trained):
+    record = trained.source.test[0]
+    code, out, _ = dpp("explain", record.id, "--run", trained.folder)
+    assert code == 0
+    network = Network.of(trained)
+    names = network.source.class_names
+    for one in explain(network, network.picture(record)).classes[:2]:
+        amounts = [abs(match.points) for match in one.largest_others]
+        assert amounts == sorted(amounts, reverse=True) and len(amounts) == 4
+        assert sum(match.points for match in one.largest_others) == pytest.approx(one.others)
+        for match in one.largest_others:
+            assert match.label != one.label
+            assert f"prototype {match.prototype} of {shorten_name(names[match.label])} (" in out
+
+
+def test_audit_counts_places_and_writes_json(dpp, trained, tmp_path):
+    code, out, err = dpp("audit", trained.folder, "--out", "deep/audit.json")
+    assert code == 0, err
+    checked = explanations.read(tmp_path / "deep" / "audit.json")
+    shared = checked.shared_places
+    assert f"duplicates (same image, less than a part apart)  {shared.value:.1%} (" in out
+    assert out.splitlines()[-1] == "deep/audit.json"
+    for one in checked.collapse:
+        name = shorten_name(trained.source.class_names[one.label], 60)
+        assert re.search(rf"^{name} +2 +{len(one.places)} +{one.images} ", out, re.MULTILINE)
 
 
 def test_report_is_one_page(dpp, trained, tmp_path):
@@ -114,7 +142,7 @@ def test_unknown_class_is_refused_with_the_nearest(dpp, trained):
     assert f"has no class {name + 'x'!r}" in said and name in said.split("did you mean")[1]
 
 
-@pytest.mark.parametrize("command", [["explain", "1", "--run"], ["report"]])
+@pytest.mark.parametrize("command", [["explain", "1", "--run"], ["report"], ["audit"]])
 def test_folder_that_is_no_run_is_refused(dpp, command, trained, tmp_path):
     assert "there is no finished run in nowhere" in refused(dpp(*command, "nowhere"))
     shutil.copytree(trained.folder, tmp_path / "half")
@@ -129,6 +157,29 @@ def test_folder_that_cannot_be_written_to_is_refused(dpp, trained, tmp_path):
     assert "cannot be written" in said
     said = refused(dpp("report", trained.folder, "--out", "file/card.html"))
     assert "file/card.html cannot be written" in said
+    said = refused(dpp("report", trained.folder, "--out", "."))
+    assert "it is a folder" in said
+    assert "cannot be" in refused(dpp("audit", trained.folder, "--out", "file/audit.json"))
+
+
+@pytest.mark.parametrize(
+    "words,complaint",
+    [
+        (("--images", 0), "--images 0: a class needs at least 1 image"),
+        (("--examples", -1), "--examples -1: expected 0 or more"),
+        (("--class", "no such bird"), "has no class 'no such bird': did you mean"),
+        (("--device", "tpu"), "there is no device 'tpu'"),
+    ],
+)
+def test_report_of_nothing_is_refused(dpp, trained, words, complaint, tmp_path):
+    assert complaint in refused(dpp("report", trained.folder, "--out", "card.html", *words))
+    assert not (tmp_path / "card.html").exists()
+
+
+def test_network_without_prototypes_cannot_be_audited(dpp, tmp_path):
+    experiment = tiny(model="cnn", **SHORT | {"project_after": ()})
+    run = runs.run(experiment, root=tmp_path / "runs", device="cpu", progress=False)
+    assert "has no prototypes" in refused(dpp("audit", run.folder))
 
 
 def test_true_class_comes_second_if_the_network_is_wrong(trained):

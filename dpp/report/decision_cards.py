@@ -18,6 +18,7 @@ from dpp.report.prototype_cards import place_groups
 from dpp.report.source_images import SourceImage, find_sources, show_source
 
 LONG = 60  # characters of a class's name
+HALF = 0.005  # points, of the last digit that is printed
 TOP = 3  # places of a class whose prototypes are shown
 
 
@@ -144,8 +145,17 @@ def _sheet(
         "further_points": _points(further),
         "others": others,
         "rest": number_text(rest),
+        "rest_name": rest_name(one, rest),
         "score": number_text(one.score),
     }
+
+
+def rest_name(one: ClassScore, rest: float) -> str:
+    """What the last points of a sheet are of: prototypes that have no row, or rounding alone."""
+    unnamed = one.others - sum(match.points for match in one.largest_others)
+    if rest and abs(unnamed) < HALF:
+        return "rounding"
+    return f"all {'other ' * bool(one.largest_others)}prototypes of other classes"
 
 
 def group_matches(matches: Sequence[Match], groups: Sequence[Sequence[int]]) -> list[list[Match]]:

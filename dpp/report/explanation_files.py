@@ -33,9 +33,8 @@ def find_picture(network: Network, image: str) -> Picture:
 
 def check_folder(folder: Path) -> None:
     """Raises a `UserError` if files cannot be written to a folder, which need not exist yet."""
-    there = next(
-        one for one in (Path(folder).absolute(), *Path(folder).absolute().parents) if one.exists()
-    )
+    wanted = Path(folder).absolute()
+    there = next(one for one in (wanted, *wanted.parents) if one.exists())
     if not there.is_dir():
         raise UserError(f"{folder} cannot be written to: {there} is a file")
     if not os.access(there, os.W_OK):

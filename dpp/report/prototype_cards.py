@@ -111,13 +111,14 @@ def summarise(groups: Sequence[Sequence[int]], images: set[str]) -> str:
     count = sum(map(len, groups))
     if not count:
         return ""
-    places = f"{len(groups)} place{'s' * (len(groups) != 1)}"
-    sources = f"{len(images)} image{'s' * (len(images) != 1)}"
-    said = f"{count} prototype{'s' * (count != 1)} from {places} on {sources}"
+    sources = f"{_counted(len(groups), 'place')} on {_counted(len(images), 'image')}"
+    said = f"{_counted(count, 'prototype')} from {sources}"
     again = count - len(groups)
-    return said + (
-        f": {again} {'is a' if again == 1 else 'are'} duplicate{'s' * (again > 1)}" * (again > 0)
-    )
+    return f"{said}: {_counted(again, 'duplicate')}" if again else said
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _group(

@@ -95,7 +95,7 @@ def write_report(
     logits, scores = chosen_images.predict(model, test, workers)
     checked, problem = audited(run, network) if network else (None, "")
     scope, found = chosen_images.scope(labels, names, images), test.labels.numpy()
-    shown = chosen_images.results(logits, found, names)
+    shown = chosen_images.results(logits, found, names) | {"scope": scope}
     pictures = Pictures()
     content = {
         "title": f"{experiment.model} {experiment.backbone} on {data_name(experiment)}",
@@ -103,7 +103,7 @@ def write_report(
         "tiles": tiles(run, shown, checked),
         "about": describe(run),
         "training": training(run),
-        "test": shown | {"scope": scope},
+        "test": shown,
         "prototypes": None,
         "measures": measures(run),
     }
@@ -126,13 +126,10 @@ def data_name(experiment: Experiment) -> str:
 def tiles(run: Run, shown: dict, checked: Audit | None) -> list[tuple[str, str, str]]:
     """The main numbers: value, name, and what it is compared with."""
     low, high = binomtest(shown["correct"], max(shown["images"], 1)).proportion_ci(method="wilson")
-    found = [
-        (
-            shown["accuracy"],
-            "test accuracy",
-            f"{shown['correct']} of {shown['images']}; 95% interval {low:.0%} to {high:.0%}",
-        )
-    ]
+    count = f"{shown['correct']} of {shown['images']}; 95% interval {low:.0%} to {high:.0%}"
+    if shown["scope"]:
+        count += f"; all test images: {run.manifest['results']['test_accuracy']:.1%}"
+    found = [(shown["accuracy"], "test accuracy", count)]
     if checked is None:
         return found
     distinct, of = audit_text.places(checked), checked.shared_places.of
@@ -165,7 +162,9 @@ def describe(run: Run) -> dict:
         (name.replace("_", " "), with_unit(name, value))
         for name, value in manifest["results"].items()
     ]
-    facts += [("trained for", f"{duration(manifest['seconds'])} on {manifest['device']}")]
+    seconds = manifest["seconds"]
+    spent = f"{seconds:.0f} seconds" if seconds < 90 else duration(seconds)
+    facts += [("trained for", f"{spent} on {manifest['device']}")]
     facts += [(name, manifest[name]) for name in ("commit", "torch", "operator")]
     if without := uncovered(run.folder):
         facts.append(("not covered by a hash", f"{', '.join(without)}: the manifest is older"))

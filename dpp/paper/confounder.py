@@ -305,5 +305,6 @@ def draw_steps(rows: pd.DataFrame, panels: dict[str, str]) -> Figure:
         axes.set_title(title, fontsize=10)
         axes.set_ylim(-4, 104)
         axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(title="seed", fontsize=8, title_fontsize=8, frameon=False)
+    if len(rows):
+        axes.legend(title="seed", fontsize=8, title_fontsize=8, frameon=False)
     return figure

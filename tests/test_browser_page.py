@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -72,7 +73,7 @@ def prepare(folder) -> None:
     place = notebook.cells.index(shown) + 1
     notebook.cells[place:] = [
         nbformat.v4.new_code_cell("two = browser.show(chosen)\ntwo"),
-        nbformat.v4.new_code_cell("print('state', one.session.label, two.session.label)"),
+        nbformat.v4.new_code_cell("print('views', one.view.value, two.view.value)"),
     ]
     nbformat.write(notebook, folder / NOTEBOOK)
 
@@ -184,7 +185,7 @@ def run_all(page, server) -> None:
     wait_for(idle, "no kernel started")
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-    done = page.locator(".jp-OutputArea-output", has_text="state 0 0")
+    done = page.locator(".jp-OutputArea-output", has_text="views Image Image")
     wait_for(done.count, "the notebook did not run to its end")
 
 
@@ -202,6 +203,34 @@ def choose(page, label: str, option: str | int) -> None:
     control.select_option(option) if isinstance(option, str) else control.select_option(
         index=option
     )
+
+
+def seen(page, selector: str):
+    """What the first browser shows; other views are in the page, too."""
+    return first(page).locator(selector).locator("visible=true")
+
+
+def open_panel(page, name: str) -> None:
+    first(page).get_by_role("button", name=f"{name}: ").click()
+    expect(seen(page, ".dpp-panel")).to_be_visible()
+
+
+def is_one_screen(page) -> None:
+    """No row of controls wraps or is cut off, and all of a view fits below JupyterLab's menus."""
+    rows = first(page).evaluate(
+        """browser => [browser, ...browser.querySelectorAll(".dpp-controls, .dpp-line")]
+          .filter((row) => row.checkVisibility())
+          .map((row) => [...row.children].concat(row).map((one) => one.getBoundingClientRect())
+            .filter((box) => box.width && box.height)
+            .map(({ x, y, width, height }) => [x, y, width, height]))"""
+    )
+    (*_, (left, _, width, height)), *controls = rows
+    assert width <= 1180 and height <= 740
+    assert len(controls) >= 2
+    for *boxes, _ in controls:
+        middles = [y + tall / 2 for _, y, _, tall in boxes]
+        assert max(middles) - min(middles) < 8
+        assert max(x + wide for x, _, wide, _ in boxes) <= left + width + 1
 
 
 def view(page, name: str) -> None:
@@ -259,93 +288,165 @@ def no_error(page, complaints: list[str]) -> None:
     assert "internal error" not in text(page)
 
 
-def test_every_control_works_by_mouse_and_keyboard(lab, tmp_path):
+def test_choices_have_thumbnails_and_work_by_mouse_and_keyboard(lab):
     with opened(lab) as (page, complaints):
         run_all(page, lab)
         collapse_sidebar(page)
-        says(page, "Prototype 0 of")
-        shoot(page, "prototype")
+        says(page, "predicted", "The bars add up", "This patch looks like that patch.")
+        is_one_screen(page)
+        shoot(page, "image")
 
-        # class and prototype
-        choose(page, "Class", 1)
-        says(page, "Prototype 10 of")
-        first(page).get_by_label("Prototype", exact=True).focus()
-        page.keyboard.press("ArrowDown")
-        says(page, "Prototype 11 of")
-        search = first(page).get_by_label("Find class")
-        search.focus()
-        page.keyboard.type("no such bird")
-        says(page, "no class has")
-        search.fill("")
-        assert state(page, lab)["prototype"] == 11
-
-        # nearest images, by keyboard
-        first(page).get_by_role("button", name="Find its nearest images").focus()
-        page.keyboard.press("Enter")
-        says(page, "nearest images are of its own class")
-        assert len(state(page, lab)["neighbours"]["train"]) == 3
-        shoot(page, "nearest")
-
-        # an image, its score sheet
-        view(page, "Image")
-        says(page, "predicted", "all other prototypes", "score of")
-        images = first(page).get_by_label("Test image").locator("option")
-        before = images.all_inner_texts()
+        # an image, then only those that are classified incorrectly
+        open_panel(page, "Image")
+        tiles = seen(page, ".dpp-images .dpp-tile")
+        expect(tiles.first.locator('img[src^="blob:"]')).to_be_visible()
+        before = tiles.first.get_attribute("aria-label")
         choose(page, "Images of", 2)
-        expect(images).not_to_have_text(before)
-        name = images.nth(0).inner_text()
+        expect(tiles.first).not_to_have_attribute("aria-label", before)
+        name = tiles.nth(1).get_attribute("aria-label")
+        shoot(page, "images")
+        tiles.nth(1).click()
         says(page, f"{name}: predicted")
-        name = images.nth(1).inner_text()
-        choose(page, "Test image", name)
-        says(page, f"{name}: predicted")
+        expect(seen(page, ".dpp-panel")).to_have_count(0)
         assert state(page, lab)["image"] == name
-        rows = first(page).get_by_label("Prototype, similarity × connection = points")
-        rows.select_option(index=3)
-        chosen = int(re.search(r"\d+", rows.locator("option").nth(3).inner_text())[0])
-        expect(first(page).locator(f'img[alt*="prototype {chosen} on"]')).to_be_visible()
-        assert state(page, lab)["prototype"] == chosen
-        rows.focus()
+        open_panel(page, "Image")
+        choose(page, "Images of", "all classes")
+        expect(tiles.first).to_have_attribute("aria-label", before)
+        whole = tiles.count()
+        first(page).get_by_label("Only mistakes").focus()
+        page.keyboard.press("Space")
+        expect(tiles.first).to_have_attribute("aria-label", re.compile("predicted .*, incorrect"))
+        assert 0 < tiles.count() <= whole
+        shoot(page, "mistakes")
+        tiles.first.focus()
+        page.keyboard.press("Enter")
+        says(page, ", incorrect, true class")
+
+        # a class: the search lists, and does not choose
+        shown = first(page).get_by_role("button", name="Class: ").get_attribute("aria-label")
+        open_panel(page, "Class")
+        tiles = seen(page, ".dpp-classes .dpp-tile")
+        other = next(
+            name
+            for one in tiles.all()
+            if f"Class: {(name := one.get_attribute('aria-label'))}" != shown
+        )
+        page.keyboard.type("no such bird")
+        says(page, "no class has 'no such bird' in its name")
+        assert first(page).get_by_role("button", name=shown, exact=True).is_visible()
+        first(page).get_by_label("Find class").fill(other)
+        expect(tiles).to_have_count(1)
+        shoot(page, "classes")
+        tiles.first.click()
+        expect(
+            first(page).get_by_role("button", name=f"Class: {other}", exact=True)
+        ).to_be_visible()
+        open_panel(page, "Class")
+        page.keyboard.press("Escape")
+        expect(seen(page, ".dpp-panel")).to_have_count(0)
+
+        # the other browser has not moved
+        assert page.locator(".dpp-browser").nth(1).locator(".dpp-pick").first.is_visible()
+        no_error(page, complaints)
+
+
+def test_picture_is_the_control(lab):
+    with opened(lab) as (page, complaints):
+        run_all(page, lab)
+        collapse_sidebar(page)
+        says(page, "Similarity", "its best place")
+
+        # a part lights up on both images and its pair; the pair is enlarged
+        cards, lit = seen(page, ".dpp-card"), seen(page, ".dpp-part.dpp-lit")
+        cards.nth(1).hover()
+        expect(lit).to_have_count(2)
+        shoot(page, "lit")
+        seen(page, '.dpp-there [data-part="2"] .dpp-box').hover()
+        expect(cards.nth(2)).to_have_class(re.compile("dpp-lit"))
+        cards.nth(1).click()
+        zoom = seen(page, "dialog")
+        expect(zoom).to_contain_text("Part 2")
+        expect(zoom.locator("svg.dpp-patch")).to_have_count(2)
+        shoot(page, "zoom")
+        zoom.get_by_role("button", name="Next part").click()
+        expect(zoom).to_contain_text("Part 3")
+        page.keyboard.press("Escape")
+        expect(zoom).to_have_count(0)
+
+        # the centre: drag, arrow keys, best place
+        best = state(page, lab)
+        side = len(best["similarities"])
+        picture = seen(page, "svg.dpp-movable")
+        box = picture.bounding_box()
+        page.mouse.move(box["x"] + 3, box["y"] + 3)
+        page.mouse.down()
+        says(page, "at row 0, column 0")
+        page.mouse.move(box["x"] + box["width"] - 3, box["y"] + box["height"] - 3, steps=6)
+        page.mouse.up()
+        says(page, f"at row {side - 1}, column {side - 1}")
+        picture.focus()
+        page.keyboard.press("ArrowUp")
+        says(page, f"at row {side - 2}, column {side - 1}")
+        moved = state(page, lab)
+        assert moved["match"]["centre"] == [side - 2, side - 1]
+        there = moved["similarities"][side - 2][side - 1]
+        assert abs(there - moved["match"]["similarity"]) < 1e-5
+        seen(page, ".dpp-check").click()
+        expect(seen(page, ".dpp-heat rect")).to_have_count(side * side)
+        is_one_screen(page)
+        shoot(page, "centre")
+        first(page).get_by_role("button", name="Go to the best place").locator(
+            "visible=true"
+        ).click()
+        says(page, "its best place")
+        assert state(page, lab)["match"]["centre"] == best["match"]["centre"]
+
+        # the score sheet
+        rows = seen(page, ".dpp-row")
+        rows.nth(3).click()
+        chosen = int(re.search(r"\d+", rows.nth(3).get_attribute("aria-label"))[0])
+        title = seen(page, ".dpp-there figcaption")
+        expect(title).to_contain_text(f"prototype {chosen} of")
+        rows.nth(3).focus()
         page.keyboard.press("ArrowDown")
-        following = int(re.search(r"\d+", rows.locator("option").nth(4).inner_text())[0])
-        expect(first(page).locator(f'img[alt*="prototype {following} on"]')).to_be_visible()
+        following = int(re.search(r"\d+", rows.nth(4).get_attribute("aria-label"))[0])
+        expect(title).to_contain_text(f"prototype {following} of")
         found = state(page, lab)
         assert found["prototype"] == following
         points = sum(match["points"] for match in found["sheet"]["matches"])
         assert abs(points + found["sheet"]["others"] - found["sheet"]["score"]) < 1e-4
-        shoot(page, "image")
+        bars = [one.bounding_box() for one in seen(page, ".dpp-sheet .dpp-track .dpp-bar").all()]
+        *own, others, score = bars
+        assert abs(sum(bar["width"] for bar in (*own, others)) - score["width"]) < 8
         choose(page, "Score of", 2)
         wanted = first(page).get_by_label("Score of").locator("option").nth(2).inner_text()
-        says(page, f"score of {wanted.partition(':')[0]}")
-        first(page).get_by_label("Also draw the reasoning").focus()
-        page.keyboard.press("Space")
-        expect(first(page).locator('img[alt^="Why the image"]')).to_be_visible()
+        says(page, f"the score of {wanted.partition(':')[0]}")
         assert state(page, lab)["sheet"]["label"] != found["sheet"]["label"]
+        no_error(page, complaints)
 
-        # the centre: slider, click, arrow keys
-        view(page, "Move the centre")
-        says(page, "Similarity", "sum")
-        first(page).get_by_role("button", name="Go to the best place").click()
-        best = state(page, lab)
-        says(page, f"Similarity {best['match']['similarity']:.3f}")
-        figure = first(page).locator("img.dpp-pointed")
-        box = figure.bounding_box()
-        page.mouse.click(box["x"] + 0.4 * box["width"], box["y"] + 0.15 * box["height"])
-        says(page, "row 0, column 0")
-        figure.focus()
-        page.keyboard.press("ArrowDown")
-        says(page, "row 1, column 0")
-        slider = first(page).get_by_role("slider").nth(1)
-        slider.focus()
-        page.keyboard.press("ArrowRight")
-        says(page, "row 1, column 1")
-        moved = state(page, lab)
-        assert moved["match"]["centre"] == [1, 1]
-        assert abs(moved["similarities"][1][1] - moved["match"]["similarity"]) < 1e-5
-        assert moved["match"]["similarity"] <= best["match"]["similarity"]
-        shoot(page, "centre")
-        box = figure.bounding_box()
-        page.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + 0.8 * box["height"])
-        expect(first(page)).not_to_contain_text("row 1, column 1")
+
+def test_other_views_and_downloads(lab):
+    with opened(lab) as (page, complaints):
+        run_all(page, lab)
+        collapse_sidebar(page)
+
+        # prototypes of a class, and the nearest images, by keyboard
+        view(page, "Prototype")
+        tiles = seen(page, ".dpp-galleries .dpp-tile")
+        expect(tiles.first.locator('img[src^="blob:"]')).to_be_visible()
+        groups = state(page, lab)["duplicates"]
+        assert tiles.count() == len(groups)
+        tiles.last.click()
+        says(page, f"Prototype {groups[-1][0]} of")
+        first(page).get_by_role("button", name="Find its nearest images").focus()
+        page.keyboard.press("Enter")
+        says(page, "nearest images are of its own class")
+        expect(tiles).to_have_count(len(groups) + 6)
+        is_one_screen(page)
+        shoot(page, "prototype")
+        nearest = state(page, lab)["neighbours"]["test"][-1]["image"]
+        tiles.last.click()
+        says(page, f"{nearest}: predicted")
 
         # what if
         view(page, "What if")
@@ -361,29 +462,90 @@ def test_every_control_works_by_mouse_and_keyboard(lab, tmp_path):
         says(page, "is 9.5")
         changed = state(page, lab)
         assert changed["before"] == before and changed["after"] != before
+        is_one_screen(page)
         shoot(page, "what_if")
         first(page).get_by_role("button", name="Undo all changes").click()
         says(page, "no changes")
         assert state(page, lab)["after"] == before
 
-        # two runs
+        # two runs, whose prototypes are named
         view(page, "Compare runs")
-        compared = first(page).locator('img[alt^="The best prototype of deformable and of rigid"]')
         choose(page, "With run", "rigid")
-        expect(compared).to_be_visible()
-        assert set(state(page, lab)["runs"]) == {"deformable", "rigid"}
-        says(page, "written: exports/compare_runs-deformable")
+        says(page, "rigid: prototype")
+        found = state(page, lab)["runs"]
+        for name in ("deformable", "rigid"):
+            says(page, f"{name}: prototype {found[name]['prototype']} of")
+        expect(seen(page, ".dpp-twins svg.dpp-picture")).to_have_count(4)
+        is_one_screen(page)
         shoot(page, "compare")
-        choose(page, "Run", "rigid")
-        expect(first(page).locator('img[alt*="of rigid and of rigid"]')).to_be_visible()
-        choose(page, "Run", "deformable")
-        expect(compared).to_be_visible()
-        with Image.open(io.BytesIO(exported(page, lab, "PNG"))) as image:
-            assert image.width > 500
 
-        # the other browser has not moved
-        other = page.locator(".dpp-browser").nth(1)
-        expect(other).to_contain_text("Prototype 0 of")
+        # what is exported is offered as a download
+        with page.expect_download() as offered:
+            content = exported(page, lab, "PNG")
+        assert offered.value.suggested_filename.startswith("compare_runs-deformable")
+        assert offered.value.path().read_bytes() == content
+        with Image.open(io.BytesIO(content)) as image:
+            assert image.width > 500
+        says(page, "written: exports/compare_runs-deformable")
+        view(page, "Image")
+        with page.expect_download() as offered:
+            first(page).get_by_role("button", name="Export the reasoning").click()
+        assert offered.value.suggested_filename.startswith("reasoning-deformable")
+        no_error(page, complaints)
+
+
+def test_forgotten_prototype_is_gone_after_refitting(lab):
+    with opened(lab) as (page, complaints):
+        run_all(page, lab)
+        collapse_sidebar(page)
+        view(page, "Prototype")
+        tiles = seen(page, ".dpp-galleries .dpp-tile")
+        expect(tiles.first).to_be_visible()
+        groups = state(page, lab)["duplicates"]
+        assert len(groups) > 1, "a class must keep a prototype"
+
+        def mark(reason: str) -> None:
+            tiles.first.click()
+            says(page, f"Prototype {groups[0][0]} of")
+            first(page).get_by_label("Reason").fill(reason)
+            page.keyboard.press("Tab")
+            first(page).get_by_role("button", name="Forget", exact=True).click()
+
+        mark("")
+        says(page, "give a reason")
+        mark("it lies on the background")
+        expect(tiles.first).to_have_class(re.compile("dpp-forget"))
+        shoot(page, "forget")
+        view(page, "Keep or forget")
+        says(page, "it lies on the background")
+        first(page).get_by_role("button", name="Undo the last mark").click()
+        says(page, "No prototype of this run is marked")
+        view(page, "Prototype")
+        expect(tiles.first).not_to_have_class(re.compile("dpp-forget"))
+        first(page).get_by_role("button", name="Keep", exact=True).click()
+        expect(tiles.first).to_have_class(re.compile("dpp-keep"))
+        mark("it lies on a twig")
+        expect(tiles.first).to_have_class(re.compile("dpp-forget"))
+
+        view(page, "Keep or forget")
+        first(page).get_by_label("Your name").fill("a bird watcher")
+        page.keyboard.press("Tab")
+        first(page).get_by_role("button", name=f"Refit without {len(groups[0])} of them").click()
+        says(page, "of test images correct", f"deformable, {len(groups[0])} forgotten")
+        found = state(page, lab)
+        before, after = found["refit"]["accuracies"]
+        says(page, f"{before:.1%} → {after:.1%}")
+        is_one_screen(page)
+        shoot(page, "refitted")
+        manifest = json.loads((Path(found["refit"]["folder"]) / "manifest.json").read_text())
+        assert manifest["steered_from"]["who"] == "a bird watcher"
+        assert manifest["results"]["test_accuracy"] == after
+        run = first(page).get_by_label("Run", exact=True)
+        expect(run).to_have_value(f"deformable, {len(groups[0])} forgotten")
+        view(page, "Prototype")
+        expect(tiles).to_have_count(len(groups) - 1)
+        choose(page, "Run", "deformable")
+        expect(tiles).to_have_count(len(groups))
         no_error(page, complaints)
 
 
@@ -392,9 +554,8 @@ def test_uploads_are_shown_or_refused_and_the_kernel_lives(lab, theme):
     with opened(lab, theme) as (page, complaints):
         run_all(page, lab)
         collapse_sidebar(page)
-        view(page, "Image")
         says(page, "predicted")
-        upload(page, "mine.png", picture((60, 40)))
+        upload(page, "mine.png", picture((600, 400)))
         says(page, "mine.png: predicted")
         for name, content, complaint in (
             ("notes.txt", b"not an image", "not an image that can be read"),
@@ -405,19 +566,36 @@ def test_uploads_are_shown_or_refused_and_the_kernel_lives(lab, theme):
             upload(page, name, content)
             says(page, complaint)
             assert "mine.png: predicted" in text(page)
+        width = page.evaluate(
+            """async () => {
+              const image = new Image();
+              image.src = document.querySelector(".dpp-here image").getAttribute("href");
+              await image.decode();
+              return image.naturalWidth;
+            }"""
+        )
+        assert width == 600, "at its own resolution"
+        dark = "Dark" in theme
         shoot(page, f"upload_{theme.split()[1].lower()}")
         for name, word in (
             ("Prototype", "from image"),
-            ("Move the centre", "the maximum over the map is"),
             ("What if", "no changes"),
             ("Compare runs", "With run"),
+            ("Keep or forget", "No prototype of this run is marked"),
         ):
             view(page, name)
             says(page, word)
+            mine = first(page).get_by_role("button", name="Image: mine.png", exact=True)
+            expect(mine).to_contain_text("your own picture, 600 × 400")
             shoot(page, f"{name.lower().replace(' ', '_')}_{theme.split()[1].lower()}")
-        dark = "Dark" in theme
-        colour = page.evaluate("document.body.dataset.jpThemeLight")
-        assert colour == ("false" if dark else "true")
+        assert page.evaluate("document.body.dataset.jpThemeLight") == ("false" if dark else "true")
+        view(page, "Image")
+        for selector in (".dpp-card", ".dpp-pick"):  # what is drawn follows the theme
+            colour = seen(page, selector).first.evaluate(
+                "one => getComputedStyle(one).backgroundColor"
+            )
+            brightness = max(map(float, re.findall(r"[\d.]+", colour)[:3]))
+            assert (brightness < 128) == dark
         no_error(page, complaints)
 
 
@@ -427,17 +605,17 @@ def test_it_works_in_notebook_7(tmp_path):
         opened(server, place="notebooks") as (page, complaints),
     ):
         run_all(page, server)
-        choose(page, "Class", 1)
-        says(page, "Prototype 10 of")
-        view(page, "Image")
+        says(page, "Similarity", "The bars add up")
         upload(page, "mine.png", picture((60, 40)))
         says(page, "mine.png: predicted")
-        view(page, "Move the centre")
-        says(page, "Similarity")
         centre = state(page, server)["match"]["centre"]
-        first(page).locator("img.dpp-pointed").focus()
+        seen(page, "svg.dpp-movable").focus()
         page.keyboard.press("ArrowDown" if centre[0] == 0 else "ArrowUp")
         says(page, f"row {centre[0] + (1 if centre[0] == 0 else -1)}, column {centre[1]}")
+        open_panel(page, "Class")
+        tiles = seen(page, ".dpp-classes .dpp-tile")
+        expect(tiles.first.locator('img[src^="blob:"]')).to_be_visible()
+        page.keyboard.press("Escape")
         shoot(page, "notebook_7")
         no_error(page, complaints)
 

@@ -70,8 +70,8 @@ class Controls:
         bar = (self.run, self.class_pick, self.image_pick, self.upload, self.png, self.json)
         self.box = make_box(
             "dpp-browser",
-            make_box("dpp-bar", *bar),
-            make_box("dpp-bar", self.view, self.message, self.downloads),
+            make_box("dpp-controls", *bar),
+            make_box("dpp-controls", self.view, self.message, self.downloads),
             self.class_panel,
             self.image_panel,
             *self.panels.values(),

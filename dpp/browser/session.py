@@ -271,7 +271,7 @@ class Session:
         name = self.add_run(f"{self.run}, {many} forgotten", run)
         accuracies = steering.accuracy(before), steering.accuracy(run)
         done = Refit(name, self.run, marks.forgotten, accuracies, str(run.folder))
-        self.refits[name] = done
+        self.refits[name], self.other = done, self.run  # to be compared
         self.choose_run(name)
         return done
 

@@ -24,7 +24,7 @@ help:
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make chaos       random kills, damage and hostile files: SEED=n ATTACKS=n MINUTES=n"
 	@echo "make audit       known vulnerabilities of the pins, where the network allows it"
-	@echo "make test-browser the prototype browser in Chromium, through JupyterLab; part of make test"
+	@echo "make test-browser the prototype browser and the live demo in Chromium; part of make test"
 	@echo "make sanitize    10,000 random cases under AddressSanitizer and UBSan"
 	@echo "make cuda        compile the CUDA part for every architecture; no GPU needed"
 	@echo "make execute     run the notebooks in place, to commit them: ONLY=names"
@@ -86,7 +86,7 @@ audit:
 	@$(PYTHON) tests/audit_pins.py
 
 test-browser: $(BUILT)
-	@$(BIN)/python -m pytest -m browser tests/test_browser_page.py
+	@$(BIN)/python -m pytest -m browser tests/test_browser_page.py tests/test_demo_page.py
 
 sanitize: $(BUILT)
 	@DPP_FUZZ=10000 $(BIN)/python -m pytest -m "not slow" tests/test_sanitizers.py

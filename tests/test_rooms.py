@@ -29,6 +29,7 @@ ROOMS = (  # from the ground up; a room is a package or a module of `dpp/`
     "paper",
     "report",
     "browser",
+    "site",
     "doctor",
     "commands",
     "__main__",

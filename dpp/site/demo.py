@@ -24,13 +24,12 @@ from dpp.drawn.species import kinds
 from dpp.figures import PART_COLOURS
 from dpp.paper import moving_parts
 from dpp.runs import Run
-from dpp.system.errors import UserError
-from dpp.system.files import write_file
-from dpp.training.experiments import Experiment
-
 from dpp.site.findings import findings
 from dpp.site.frames import GRID, Grid, differences, draw_frames, pack
 from dpp.site.weights import describe_network
+from dpp.system.errors import UserError
+from dpp.system.files import write_file
+from dpp.training.experiments import Experiment
 
 PAGE = "index.html"
 STATIC = (
@@ -45,9 +44,7 @@ def demo_experiment() -> Experiment:
     return moving_parts.design("predicted", pose=2.0, seed=0)
 
 
-def write_demo(
-    folder: Path, run: Run | None = None, *, grid: Grid = GRID, home: str = ""
-) -> None:
+def write_demo(folder: Path, run: Run | None = None, *, grid: Grid = GRID, home: str = "") -> None:
     """Writes the page and all that it needs.
 
     Args:

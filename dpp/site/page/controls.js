@@ -5,10 +5,7 @@ function connect() {
   for (const joint of JOINTS) {
     const slider = byId(joint);
     Object.assign(slider, { min: 0, max: grid[joint].length - 1, step: 1, value: state[joint] });
-    slider.addEventListener("input", () => {
-      state[joint] = Number(slider.value);
-      changed();
-    });
+    slider.addEventListener("input", () => turn({ [joint]: Number(slider.value) }));
   }
   byId("birds").addEventListener("change", ({ target }) => {
     say("");
@@ -20,10 +17,7 @@ function connect() {
     const row = target.closest("button");
     if (row) choosePrototype(bestPrototype(Number(row.value)));
   });
-  byId("mirror").addEventListener("click", () => {
-    state.mirrored = !state.mirrored;
-    changed();
-  });
+  byId("mirror").addEventListener("click", () => turn({ mirrored: !state.mirrored }));
   byId("fit").addEventListener("click", () => {
     state.fit = !state.fit;
     show();
@@ -34,8 +28,9 @@ function connect() {
     byId("picture").focus();
   });
   for (const button of document.querySelectorAll("[data-try]")) {
-    button.addEventListener("click", () => TRIES[button.dataset.try]());
+    button.addEventListener("click", () => attempt(button.dataset.try));
   }
+  for (const name of ["pointerdown", "keydown"]) addEventListener(name, () => attempts++, true);
   connectPicture(byId("picture"));
   connectFiles(byId("file"), byId("drop"));
 }
@@ -114,44 +109,41 @@ async function open(file) {
   );
 }
 
-const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
-
-// The four things to try: each begins with the first bird as it was.
+// The four things to try: steps, each after some milliseconds, from the first bird as it was.
 const TRIES = {
-  async rest() {
-    await beginTry();
-    await pause(700);
-    chooseMode("rest");
-  },
-  async mirror() {
-    await beginTry();
-    await pause(700);
-    state.mirrored = true;
-    changed();
-  },
-  async head() {
-    await beginTry();
-    for (let head = START.head; head < grid.head.length; head++) {
-      await pause(250);
-      state.head = head;
-      changed();
-    }
-  },
-  async fit() {
-    await beginTry();
-    state.fit = true;
+  rest: () => [[700, () => chooseMode("rest")]],
+  mirror: () => [[700, () => turn({ mirrored: true })]],
+  head: () =>
+    grid.head.slice(START.head + 1).map((_, i) => [250, () => turn({ head: START.head + 1 + i })]),
+  fit: () => {
     const best = seen.decisions[state.mode].centres[state.prototype];
-    const row = Math.floor(best / cells);
-    for (const step of [1, 2]) {
-      await pause(500);
-      chooseCentre(Math.max(0, row - step) * cells + (best % cells));
-    }
+    const above = (cell) => (cell >= cells ? cell - cells : cell);
+    return [
+      [0, () => show((state.fit = true))],
+      [600, () => chooseCentre(above(best))],
+      [600, () => chooseCentre(above(above(best)))],
+    ];
   },
 };
+let attempts = 0; // whatever the visitor does ends what is being shown
 
-async function beginTry() {
+async function attempt(name) {
+  const mine = ++attempts;
   await reset(START.bird);
   byId("demo").scrollIntoView({ behavior: "smooth", block: "start" });
+  for (const [milliseconds, step] of TRIES[name]()) {
+    await new Promise((done) => setTimeout(done, milliseconds));
+    if (mine !== attempts) return;
+    step();
+  }
 }
 
-start();
+function turn(joints) {
+  Object.assign(state, joints);
+  changed();
+}
+
+start().catch((error) => {
+  say(`The network cannot run in this browser: ${error.message}. Try a newer one.`, true);
+  throw error;
+});

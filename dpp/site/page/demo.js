@@ -39,18 +39,22 @@ async function unpackBird(bird) {
   return Unpack.sum(bytes, JOINTS.map((joint) => grid[joint].length), size * size * 3);
 }
 
+let wanted = null; // the bird that was chosen last: unpacking takes a moment
+
 async function chooseBird(bird) {
-  frames = await unpackBird(bird);
+  wanted = bird;
+  const unpacked = await unpackBird(bird);
+  if (wanted !== bird) return;
+  frames = unpacked;
   Object.assign(state, { bird, own: null, centre: null, label: bird });
   see();
   choosePrototype(bestPrototype(bird));
 }
 
-// The prototype of a class that gives it most points.
+// The prototype of a class that is most similar to the picture.
 function bestPrototype(label) {
   const { scores } = seen.decisions[state.mode];
-  const worth = (p) => scores[p] * network.connections[label * network.labels.length + p];
-  return prototypesOf(label).reduce((best, p) => (worth(p) > worth(best) ? p : best));
+  return prototypesOf(label).reduce((best, p) => (scores[p] > scores[best] ? p : best));
 }
 
 function prototypesOf(label) {

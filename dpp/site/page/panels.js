@@ -124,7 +124,7 @@ function imageOf(prototype) {
 // The prototypes of the chosen class, and the source image of the chosen one.
 function showPrototypes() {
   const own = prototypesOf(state.label);
-  byId("others-title").textContent = `All ${own.length} prototypes of the ${classes[state.label]}`;
+  byId("others-title").textContent = `${classes[state.label]}: all ${own.length} prototypes`;
   const shown = [...document.querySelectorAll("#prototypes input")].map((one) => Number(one.value));
   if (shown.join() !== own.join()) {
     byId("prototypes").replaceChildren(...own.map(prototypeButton));
@@ -140,7 +140,7 @@ function showPrototypes() {
   const text = `Training picture of a ${classes[state.label]}, with the four parts of prototype ${state.prototype}`;
   byId("source").setAttribute("aria-label", text);
   byId("origin").textContent =
-    `Prototype ${state.prototype} is this piece of a training picture. Its parts in the picture have the same colours.`;
+    `Prototype ${state.prototype} is this piece of a training picture of a ${classes[state.label]}. Its parts have the same colours in both pictures.`;
 }
 
 // A prototype in its source image; small, only the piece around it.

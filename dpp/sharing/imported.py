@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from dpp.backbones.backbone import make_backbone
 from dpp.methods.protopnet import ProtoPNet
 from dpp.methods.tesnet import TesNet
-from dpp.runs import Run, choose_device, derived, load_source, making, resumable
-from dpp.runs.finished import open_run
+from dpp.runs import Run, choose_device, derived, load_source, making, open_run, resumable
 from dpp.runs.method_of import method_of
 from dpp.system import files, paths
 from dpp.system.errors import UserError, one_line

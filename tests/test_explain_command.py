@@ -159,7 +159,9 @@ def test_folder_that_cannot_be_written_to_is_refused(dpp, trained, tmp_path):
     assert "file/card.html cannot be written" in said
     said = refused(dpp("report", trained.folder, "--out", "."))
     assert "it is a folder" in said
-    assert "cannot be" in refused(dpp("audit", trained.folder, "--out", "file/audit.json"))
+    assert "could not be written" in refused(
+        dpp("audit", trained.folder, "--out", "file/audit.json")
+    )
 
 
 @pytest.mark.parametrize(

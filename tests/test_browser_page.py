@@ -318,9 +318,12 @@ def test_choices_have_thumbnails_and_work_by_mouse_and_keyboard(lab):
         expect(tiles.first).to_have_attribute("aria-label", re.compile("predicted .*, incorrect"))
         assert 0 < tiles.count() <= whole
         shoot(page, "mistakes")
+        name = tiles.first.locator(".dpp-name").inner_text()
+        assert name != state(page, lab)["image"]
         tiles.first.focus()
         page.keyboard.press("Enter")
-        says(page, ", incorrect, true class")
+        says(page, f"{name}: predicted", ", incorrect, true class")
+        state(page, lab)  # the kernel has answered all that it was asked
 
         # a class: the search lists, and does not choose
         shown = first(page).get_by_role("button", name="Class: ").get_attribute("aria-label")
@@ -415,9 +418,14 @@ def test_picture_is_the_control(lab):
         assert found["prototype"] == following
         points = sum(match["points"] for match in found["sheet"]["matches"])
         assert abs(points + found["sheet"]["others"] - found["sheet"]["score"]) < 1e-4
-        bars = [one.bounding_box() for one in seen(page, ".dpp-sheet .dpp-track .dpp-bar").all()]
-        *own, others, score = bars
-        assert abs(sum(bar["width"] for bar in (*own, others)) - score["width"]) < 8
+        lengths = first(page).evaluate(
+            """browser => [...browser.querySelectorAll(".dpp-sheet .dpp-track .dpp-bar")]
+              .map((bar) => [bar.getBoundingClientRect().width, bar.matches(".dpp-negative")])
+              .map(([width, negative]) => negative ? -width : width)"""
+        )
+        *parts, score = lengths  # of the class's prototypes, then of the others
+        assert len(parts) == len(found["sheet"]["matches"]) + 1
+        assert abs(sum(parts) - score) < 4, "the bars add up"
         choose(page, "Score of", 2)
         wanted = first(page).get_by_label("Score of").locator("option").nth(2).inner_text()
         says(page, f"the score of {wanted.partition(':')[0]}")

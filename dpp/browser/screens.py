@@ -29,7 +29,7 @@ from dpp.figures.marked_pictures import mark, number_text, shorten_image, shorte
 from dpp.report import run_report
 from dpp.system import files
 
-COLOURS = 64  # of a small picture
+COLOURS = 192  # of a small picture
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,13 @@ function render({ model, el }) {
     draw();
   });
   model.on("change:items", draw);
+  model.on("change:none", draw);
   model.on("change:value", choose);
   draw();
   keepKeys(el);
   return () => {
     model.off("change:items", draw);
+    model.off("change:none", draw);
     model.off("change:value", choose);
     small.close();
   };

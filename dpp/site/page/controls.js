@@ -117,11 +117,11 @@ const TRIES = {
     grid.head.slice(START.head + 1).map((_, i) => [250, () => turn({ head: START.head + 1 + i })]),
   fit: () => {
     const best = seen.decisions[state.mode].centres[state.prototype];
-    const above = (cell) => (cell >= cells ? cell - cells : cell);
+    const aside = best % cells >= cells / 2 ? -1 : 1; // towards the middle
     return [
       [0, () => show((state.fit = true))],
-      [600, () => chooseCentre(above(best))],
-      [600, () => chooseCentre(above(above(best)))],
+      [600, () => chooseCentre(best + aside)],
+      [600, () => chooseCentre(best + 2 * aside)],
     ];
   },
 };

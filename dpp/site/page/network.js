@@ -136,7 +136,8 @@ class Network {
     const data = new Float32Array(height * width * channels);
     const seen = gather(layer, map, height, width);
     const length = layer.kernel ** 2 * map.channels;
-    multiply(seen, this.take(layer.weight), this.take(layer.bias), height * width, channels, length, data);
+    const [weight, bias] = [this.take(layer.weight), this.take(layer.bias)];
+    multiply(seen, weight, bias, height * width, channels, length, data);
     if (layer.relu) for (let i = 0; i < data.length; i++) data[i] = Math.max(0, data[i]);
     return { height, width, channels, data };
   }
@@ -175,34 +176,31 @@ function gather({ kernel, stride, padding }, map, height, width) {
 }
 
 // result (rows, columns) = left (rows, length) times right (columns, length), transposed, plus a
-// bias for each column. Two rows and four columns at a time: each number that is read is used more
-// than once, which makes it several times faster than one product after the other.
+// bias for each column. Four columns, whose numbers are put side by side, and two rows at a time:
+// each number that is read is used more than once.
 function multiply(left, right, bias, rows, columns, length, result) {
-  for (let r = 0; r < rows; r += 2) {
-    const first = r * length;
-    const second = r + 1 < rows ? first + length : first;
-    for (let c = 0; c < columns; c += 4) {
-      const a = c * length;
-      const b = c + 1 < columns ? a + length : a;
-      const d = c + 2 < columns ? a + 2 * length : a;
-      const e = c + 3 < columns ? a + 3 * length : a;
+  const side = new Float32Array(4 * length);
+  for (let c = 0; c < columns; c += 4) {
+    for (let i = 0; i < 4; i++) {
+      const from = Math.min(c + i, columns - 1) * length;
+      for (let k = 0; k < length; k++) side[4 * k + i] = right[from + k];
+    }
+    for (let r = 0; r < rows; r += 2) {
+      const first = r * length;
+      const second = Math.min(r + 1, rows - 1) * length;
       let s0 = 0, s1 = 0, s2 = 0, s3 = 0; // of the first row
       let t0 = 0, t1 = 0, t2 = 0, t3 = 0; // of the second
-      for (let k = 0; k < length; k++) {
+      for (let k = 0, at = 0; k < length; k++, at += 4) {
         const u = left[first + k];
         const v = left[second + k];
-        const p = right[a + k];
-        const q = right[b + k];
-        const x = right[d + k];
-        const y = right[e + k];
-        s0 += u * p;
-        s1 += u * q;
-        s2 += u * x;
-        s3 += u * y;
-        t0 += v * p;
-        t1 += v * q;
-        t2 += v * x;
-        t3 += v * y;
+        s0 += u * side[at];
+        s1 += u * side[at + 1];
+        s2 += u * side[at + 2];
+        s3 += u * side[at + 3];
+        t0 += v * side[at];
+        t1 += v * side[at + 1];
+        t2 += v * side[at + 2];
+        t3 += v * side[at + 3];
       }
       const sums = [s0, s1, s2, s3, t0, t1, t2, t3];
       for (let i = 0; i < 4 && c + i < columns; i++) {

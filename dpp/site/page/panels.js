@@ -60,7 +60,7 @@ function showPoints({ points, scores }) {
   } else if (DEMO_NETWORK.familiar && Math.max(...scores) < DEMO_NETWORK.familiar) {
     verdict += ": a guess. Nothing in this picture is much like any prototype.";
   } else {
-    verdict += ", of the ten that it knows.";
+    verdict += ", of the ten that it knows. It cannot say “none of them”.";
   }
   if (byId("verdict").textContent !== verdict) byId("verdict").textContent = verdict;
   const low = Math.min(...points) - 2; // totals are all alike, so bars begin here

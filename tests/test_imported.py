@@ -1,5 +1,7 @@
 """`dpp import`: the authors' checkpoints as runs, with the same logits, and what is refused."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from authors_networks import AuthorsDeformable, AuthorsProtoPNet, AuthorsTesNet, make_checkpoint
@@ -7,7 +9,7 @@ from tiny_data import write_cub
 
 from dpp import runs
 from dpp.runs import steered
-from dpp.sharing import imported, packages
+from dpp.sharing import checkpoint_layout, imported, packages
 from dpp.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -47,7 +49,7 @@ def state(checkpoint):
 def test_logits_are_the_authors(kind, backbone):
     theirs = make_checkpoint(kind, backbone)
     state = theirs.state_dict()
-    layout = imported.read_layout(state, "a file")
+    layout = checkpoint_layout.read_layout(state, "a file")
     model = kind.__name__.removeprefix("Authors").lower()
     assert layout == (model, backbone, False, 3, 2, 2 if model == "deformable" else 1)
     experiment = imported.describe(layout, None, "birds", None, 64)
@@ -87,9 +89,9 @@ def test_imported_checkpoint_is_a_run(dpp, checkpoint, birds, tmp_path, monkeypa
 def test_parallel_and_wrapped_state_dicts_are_read(state, tmp_path):
     wrapped = {"state_dict": {f"module.{key}": value.half() for key, value in state.items()}}
     torch.save(wrapped, tmp_path / "wrapped.pth")
-    found = imported.read_state(tmp_path / "wrapped.pth")
+    found = checkpoint_layout.read_state(tmp_path / "wrapped.pth")
     assert found.keys() == state.keys()
-    layout = imported.read_layout(found, "a file")
+    layout = checkpoint_layout.read_layout(found, "a file")
     experiment = imported.describe(layout, None, "birds", None, 64)
     network = imported.fill(experiment, 3, found, "a file")
     assert network.prototypes.vectors.dtype == torch.float32
@@ -97,11 +99,11 @@ def test_parallel_and_wrapped_state_dicts_are_read(state, tmp_path):
 
 def test_released_resnet50_with_a_further_block_is_known():
     with torch.device("meta"):
-        backbone = imported.make_backbone("resnet50", stacked_branch=True)
+        backbone = checkpoint_layout.make_backbone("resnet50", stacked_branch=True)
     state = {f"features.{key}": value for key, value in backbone.state_dict().items()}
-    assert imported.find_backbone(state, "a file") == ("resnet50", True)
-    layout = imported.Layout("deformable", "resnet50", True, 200, 6, 2)
-    experiment = imported.describe(layout, imported.Path("released.pth"), "", None, 224)
+    assert checkpoint_layout.find_backbone(state, "a file") == ("resnet50", True)
+    layout = checkpoint_layout.Layout("deformable", "resnet50", True, 200, 6, 2)
+    experiment = imported.describe(layout, Path("released.pth"), "", None, 224)
     assert experiment.stacked_branch and experiment.data == "cub" and not experiment.crop_to_box
 
 
@@ -197,4 +199,4 @@ def test_data_of_other_classes_is_refused(dpp, checkpoint, tmp_path):
 def test_deformable_vgg_is_refused():
     theirs = make_checkpoint(AuthorsDeformable, "vgg11")
     with pytest.raises(UserError, match="28x28"):
-        imported.read_layout(theirs.state_dict(), "a file")
+        checkpoint_layout.read_layout(theirs.state_dict(), "a file")

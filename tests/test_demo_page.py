@@ -303,8 +303,13 @@ def test_things_to_try_show_what_the_text_says(demo, chromium):
         show.nth(1).click()
         expect(page.locator("#mirror")).to_have_attribute("aria-pressed", "true")
         expect(page.locator("#verdict")).to_have_text("Band-tailed Shrike: correct.")
+        places = "network.partPlaces(seen.decisions.moved, seen.decisions.moved.centres[87])"
+        before = page.evaluate(LOOK, [8, *START, False]) and page.evaluate(places)
         show.nth(2).click()
         expect(page.locator("#head-value")).to_have_text("50° up")
+        page.wait_for_function("!waiting")
+        went = np.linalg.norm(np.subtract(page.evaluate(places), before), axis=1)
+        assert 0 < went.max() < 1  # "the parts stir by a fraction of a cell"
         show.nth(3).click()
         expect(page.locator("#sum")).to_contain_text("Similarity here")
         expect(page.locator("#fit")).to_have_attribute("aria-pressed", "true")

@@ -13,7 +13,6 @@ from dpp.data.folders import skipped_files
 from dpp.report import own_folder
 from dpp.runs import forecast, own_images
 from dpp.runs.forecast import Forecast
-from dpp.runs.pruning import repeated_prototypes
 from dpp.runs.trunk_cache import Missing
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
@@ -113,22 +112,6 @@ def test_small_validation_and_small_classes_are_warned_of():
     assert "validation has 8 images: one of them is 12.5 points" in small
     assert "1 of 3 classes have fewer training images than the 4 prototypes" in fewer
     assert own_images.warnings([13, 13, 4], 100, experiment) == []
-
-
-def test_prototypes_at_nearly_the_same_place_are_found():
-    def origin(number, label, image, shift):
-        parts = [[1.0 + shift, 2.0], [3.0, 4.0]]
-        return {"prototype": number, "label": label, "image": image, "parts": parts}
-
-    origins = [
-        origin(0, 0, "a", 0),
-        origin(1, 0, "a", 1.42),
-        origin(2, 0, "a", 1.6),
-        origin(3, 0, "b", 0),
-        origin(4, 1, "a", 0),
-    ]
-    assert repeated_prototypes(origins) == [1]
-    assert repeated_prototypes(origins, within=1) == [2]  # of prototype 1
 
 
 # The command

@@ -14,7 +14,6 @@ from dpp.extensions.searching_parts import PartSearch
 from dpp.networks import losses
 from dpp.networks.model import DeformableProtoPNet
 
-REPEATED = "same image, same or next cell"
 COSTS_COUNT = 100  # times as much as vectors, in a comparison: they are about a hundredth of them
 NEAREST, LEAST = 6, 3  # ProtoPNet's: of the 6 nearest training images, at least 3 of the class
 
@@ -110,25 +109,6 @@ def prune(model: DeformableProtoPNet, unused: Tensor) -> Tensor:
     numbers = kept.nonzero().flatten()
     model.keep(numbers)
     return numbers
-
-
-def repeated_prototypes(origins: Sequence[dict], within: float = 1.5) -> list[int]:
-    """The prototypes whose origin is nearly that of an earlier one of their class, by number.
-
-    That is `REPEATED`: on the same image, no part is further than `within` cells from its place in
-    the other, which takes in the next cell diagonally. They need not be equal, and
-    `merge_duplicates` may keep them.
-    """
-    seen: dict[tuple[int, str], list[Tensor]] = {}
-    repeated = []
-    for origin in origins:
-        parts = torch.tensor(origin["parts"], dtype=torch.float64)  # (parts, 2)
-        earlier = seen.setdefault((origin["label"], origin["image"]), [])
-        if any((parts - other).norm(dim=1).max() <= within for other in earlier):
-            repeated.append(origin["prototype"])
-        else:
-            earlier.append(parts)
-    return repeated
 
 
 def keep_origins(origins: Sequence[dict], numbers: Tensor) -> list[dict]:

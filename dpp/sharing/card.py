@@ -2,9 +2,9 @@
 
 import json
 
+from dpp.analysis.collapse import SHARED, run_duplicates
 from dpp.data import catalogue
 from dpp.runs import Run
-from dpp.runs.pruning import REPEATED, repeated_prototypes
 
 PAPER = "https://arxiv.org/abs/2111.15000"
 METHODS = {
@@ -99,17 +99,17 @@ def make_card(run: Run, licence: str, files: list[str]) -> str:
 
 
 def prototype_lines(run: Run) -> list[str]:
-    """How many prototypes there are, and how many of them nearly repeat another."""
+    """How many prototypes there are, and how many of them repeat another."""
     if not run.projected:
         return []
     origins = run.origins
-    repeated = len(repeated_prototypes(origins))
+    repeated = run_duplicates(run).count
     sources = len({origin["image"] for origin in origins})
     return [
         "## Prototypes",
         "",
         f"{len(origins)}, from {sources} training images (`prototypes.json` has image, file hash "
-        f"and places of each); {repeated} nearly repeat another of their class ({REPEATED}).",
+        f"and places of each); {repeated} repeat another of their class ({SHARED}).",
         "",
     ]
 

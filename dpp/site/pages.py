@@ -20,7 +20,7 @@ HOW_TO = (
     *("own_images", "training", "photo_profile", "paper_profile", "explanations", "measures"),
     *("steering", "sharing"),
 )
-LOOK_UP = ("equations", "operator", "differences")
+LOOK_UP = ("equations", "operator", "live_demo")
 LINK = re.compile(r"(\]\()((?:\.\./)*)([^)#:\s]+)((?:#[^)]*)?\))")
 PICTURE = re.compile(r"\]\(([^)\s]+\.png)\)")
 
@@ -37,7 +37,7 @@ def write(folder: Path) -> list:
     shutil.copytree(THEME, folder / "assets")
     (folder / "demo").mkdir()
     (folder / "demo" / "index.html").touch()  # a place for links; the demo takes it
-    for name in ("paper", *HOW_TO, *LOOK_UP):
+    for name in ("paper", "differences", *HOW_TO, *LOOK_UP):
         _copy(DOCS / f"{name}.md", folder, folder / "docs" / f"{name}.md")
     _copy(DOCS / "index.md", folder, folder / "index.md")
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
@@ -62,8 +62,7 @@ def write(folder: Path) -> list:
         {"How to": [f"docs/{name}.md" for name in HOW_TO]},
         {
             "Reference": [
-                "docs/equations.md",
-                "docs/operator.md",
+                *(f"docs/{name}.md" for name in LOOK_UP),
                 {"API": rooms},
                 "CONTRIBUTING.md",
                 "CHANGELOG.md",

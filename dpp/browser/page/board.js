@@ -45,11 +45,11 @@ function render({ model, el }) {
   const warmLabel = make("label", { class: "dpp-check" }, warm, "Similarity map");
   const ends = make("span", { class: "dpp-ends" });
   const best = make("button", { class: "dpp-button", type: "button" }, "Go to the best place");
-  const tools = make("div", { class: "dpp-tools" }, caption, best, warmLabel, ends);
+  const tools = make("div", { class: "dpp-tools" }, caption, best, warmLabel);
   const pair = make("div", { class: "dpp-pair" }, stages.here.figure, stages.there.figure);
   const cards = make("div", { class: "dpp-cards" });
   const hint = make("div", { class: "dpp-hint" }, make("b", {}, "This patch looks like that patch."));
-  hint.append(" Bars: what each part adds to the similarity. Click a pair to enlarge it.");
+  hint.append(" Bars: each part’s share of the similarity. Click to enlarge.", ends);
   const dialog = make("dialog", { class: "dpp-zoom" });
   const board = make("div", { class: "dpp-board" }, pair, tools, hint, cards, dialog);
 

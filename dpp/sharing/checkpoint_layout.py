@@ -15,7 +15,7 @@ from dpp.backbones.backbone import make_backbone
 from dpp.methods.protopnet import ProtoPNet
 from dpp.methods.tesnet import TesNet
 from dpp.runs import derived
-from dpp.system.errors import UserError, one_line
+from dpp.system.errors import UserError
 
 CHANNELS = {"protopnet": ProtoPNet.channels, "tesnet": TesNet.channels}
 BACKBONES = (
@@ -55,9 +55,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
             ) from error
         raise UserError(f"{path} is damaged, or was not saved by torch") from error
     except Exception as error:  # a damaged file can raise nearly anything
-        raise UserError(
-            f"{path} is damaged, or was not saved by torch: {one_line(error)}"
-        ) from error
+        raise UserError(f"{path} is damaged, or was not saved by torch") from error
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     if not isinstance(state, dict) or not state:

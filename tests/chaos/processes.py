@@ -54,7 +54,9 @@ def attack_queue(lab: Lab) -> str:
     started.wait_until(lambda: any(room.glob("runs/*/metrics.csv")))
     started.pause(lab.chance.uniform(0, 2))
     said = started.end(number, group=number != signal.SIGKILL and lab.chance.random() < 0.5)
-    if number != signal.SIGKILL and started.code not in (0, 130):
+    # When its last run is made, a queue no longer handles signals: there is nothing left to save.
+    fine = {0, 130} | ({-number} if "[2/2]" in said else set())
+    if number != signal.SIGKILL and started.code not in fine:
         raise Broken(f"SIGTERM: code {started.code}, {said[-200:]!r}")
     lab.queue(room / "runs", "1").finish()
     expect_same(weights_of(room / "runs"), lab.queued, "a queue's runs")

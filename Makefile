@@ -87,7 +87,7 @@ audit:
 	@$(PYTHON) tests/audit_pins.py
 
 test-browser: $(BUILT)
-	@$(BIN)/python -m pytest -m browser tests
+	@$(BIN)/python -m pytest -m "browser and not slow" tests
 
 sanitize: $(BUILT)
 	@DPP_FUZZ=10000 $(BIN)/python -m pytest -m "not slow" tests/test_sanitizers.py

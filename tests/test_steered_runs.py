@@ -204,3 +204,13 @@ def test_damaged_run_is_refused(dpp, run, tmp_path):
         file.write(b"more")
     code, _, err = dpp("steer", run.folder, "--forget", "1", "--reason", WHY)
     assert code == 2 and "weights.safetensors" in err
+
+
+def test_twin_of_a_forgotten_prototype_is_named(run, monkeypatch):
+    model = run.load_model()
+    with torch.no_grad():
+        model.prototypes.vectors[1] = model.prototypes.vectors[0]
+    monkeypatch.setattr(runs.Run, "load_model", lambda self, *_: model)
+    assert steered.find_twins(run, [{"prototype": 1}]) == [(1, 0)]
+    assert steered.find_twins(run, [{"prototype": 0}, {"prototype": 1}]) == []
+    assert not {0, 1} & {twin for _, twin in steered.find_twins(run, [{"prototype": 2}])}

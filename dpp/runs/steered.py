@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from dpp.extensions import forgetting
-from dpp.runs import derived
+from dpp.runs import derived, pruning
 from dpp.runs.finished import Run, choose_device, open_run
 from dpp.runs.making import trainer_of
 from dpp.runs.method_of import method_of
@@ -223,7 +223,7 @@ def read_request(
     """
     if bool(forget) == bool(keep):
         raise UserError(
-            "say which prototypes to forget with --forget, or which to keep with --keep"
+            "say which prototypes to forget with --forget, or which to keep with --keep: not both"
         )
     derived.check_kind(run, "steered")
     groups = [read_numbers(text) for text in forget]
@@ -268,6 +268,19 @@ def find_parent(run: Run) -> Run | None:
     return None
 
 
+def find_twins(parent: Run, removed: Sequence[dict]) -> list[tuple[int, int]]:
+    """Forgotten prototypes and those that equal them and were kept, by their numbers before."""
+    model = parent.load_model()
+    first = pruning.find_duplicates(pruning.compared(model), model.prototypes.classes).tolist()
+    gone = {one["prototype"] for one in removed}
+    return [
+        (number, twin)
+        for number in sorted(gone)
+        for twin, other in enumerate(first)
+        if other == first[number] and twin not in gone
+    ]
+
+
 def as_text(run: Run) -> str:
     """What was forgotten and why, the accuracies before and after, and where the runs are."""
     manifest = run.manifest
@@ -276,5 +289,7 @@ def as_text(run: Run) -> str:
     trained = f", then {described['fine_tune']} epochs" if described["fine_tune"] else ""
     lines.append(derived.describe_change(manifest, f"forgotten: {len(removed)}{trained}"))
     parent = find_parent(run)
+    for number, twin in find_twins(parent, removed) if parent else ():
+        lines.append(f"warning: {twin} is still there and equals {number}: forget it, too")
     lines.append(f"to undo, use the run before: {parent.folder if parent else described['run']}")
     return "\n".join([*lines, str(run.folder)])

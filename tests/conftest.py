@@ -41,3 +41,14 @@ def trained(tmp_path_factory):
     short = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}
     root = tmp_path_factory.mktemp("runs")
     return runs.run(tiny(**short), root=root, device="cpu", progress=False)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """One browser for the tests of a module."""
+    from chromium import CHROMIUM, FLAGS, sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()

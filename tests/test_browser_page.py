@@ -18,35 +18,22 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from chromium import (
+    CHROMIUM,
+    FLAGS,
+    IN_CHROMIUM,
+    PATIENCE,
+    SCREENSHOTS,
+    expect,
+    sync_playwright,
+)
 from PIL import Image
 
 from dpp.system.paths import NOTEBOOKS, ROOT
 
-CHROMIUM = next(
-    (
-        found
-        for name in ("chromium", "chromium-browser", "google-chrome")
-        if (found := shutil.which(name))
-    ),
-    None,
-)
-try:
-    from playwright.sync_api import expect, sync_playwright
-except ImportError:
-    sync_playwright = None
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium or Google Chrome on PATH"),
-    pytest.mark.skipif(sync_playwright is None, reason="playwright is not installed"),
-]
+pytestmark = IN_CHROMIUM
 NOTEBOOK = "12_browse_prototypes.ipynb"
-SCREENSHOTS = ROOT / "screenshots"
 TOKEN = "a-token-of-this-test"
-PATIENCE = 120_000  # milliseconds: the machine may be busy
-if sync_playwright is not None:
-    expect.set_options(timeout=PATIENCE)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 # What JupyterLab itself says, whatever is shown in it; the last is Notebook's, of an empty one too.
 HARMLESS = re.compile(
     r"favicon|translation|Failed to load resource.*(404|403)|workspaces|jupyter-lsp"

@@ -5,11 +5,11 @@ Screenshots go to `screenshots/`, which git ignores: look at them.
 
 import io
 import re
-import shutil
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from chromium import IN_CHROMIUM, PATIENCE, SCREENSHOTS, expect
 from demo_site import FEW, START, make_demo
 from PIL import Image
 
@@ -17,31 +17,8 @@ from dpp.data.image_records import Box
 from dpp.data.images import squeeze
 from dpp.drawn.species import kinds
 from dpp.site.frames import draw_frame
-from dpp.system.paths import ROOT
 
-CHROMIUM = next(
-    (
-        found
-        for name in ("chromium", "chromium-browser", "google-chrome")
-        if (found := shutil.which(name))
-    ),
-    None,
-)
-try:
-    from playwright.sync_api import expect, sync_playwright
-except ImportError:
-    sync_playwright = None
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium or Google Chrome on PATH"),
-    pytest.mark.skipif(sync_playwright is None, reason="playwright is not installed"),
-]
-SCREENSHOTS = ROOT / "screenshots"
-PATIENCE = 120_000  # milliseconds: the machine may be busy
-if sync_playwright is not None:
-    expect.set_options(timeout=PATIENCE)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+pytestmark = IN_CHROMIUM
 SAME = 1e-3  # the largest difference between the page's numbers and Python's
 POSES = [(1, 0, 1), (2, 1, 0), (0, 1, 2)]  # of head, wing and tail, in `FEW`
 LOOK = """async ([bird, head, wing, tail, mirrored]) => {
@@ -64,14 +41,6 @@ TOLD = """() => {
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     return make_demo(tmp_path_factory.mktemp("site") / "demo")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @contextmanager

@@ -6,19 +6,14 @@ Screenshots go to `screenshots/`, which git ignores: look at them.
 from contextlib import contextmanager
 
 import pytest
-from test_browser_page import CHROMIUM, FLAGS, SCREENSHOTS, sync_playwright
+from chromium import IN_CHROMIUM, SCREENSHOTS
 from test_runs import tiny
 from tiny_data import write_folder
 
 from dpp import runs
 from dpp.report import run_report
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.usefixtures("one_thread"),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium or Google Chrome on PATH"),
-    pytest.mark.skipif(sync_playwright is None, reason="playwright is not installed"),
-]
+pytestmark = [*IN_CHROMIUM, pytest.mark.usefixtures("one_thread")]
 LONG = "american_goldfinch_photographed_in_the_garden_behind_the_house_<i>at_noon</i>"
 FILE = "IMG_20230412_153012_" + "an_unbroken_name_of_a_photograph_" * 4
 SHORT = {"epochs": 1, "warm_epochs": 1, "second_warm_epochs": 0, "project_after": (1,)}
@@ -58,10 +53,8 @@ def report(tmp_path_factory):
 
 
 @contextmanager
-def opened(report, width: int, scheme: str):
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+def opened(chromium, report, width: int, scheme: str):
+    with chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
         wanted, complaints = [], []
         page.on("request", lambda request: wanted.append(request.url))
         page.on("console", lambda message: complaints.append(message.text))
@@ -70,7 +63,6 @@ def opened(report, width: int, scheme: str):
         yield page
         assert [url for url in wanted if not url.startswith(("data:", report.as_uri()))] == []
         assert complaints == []
-        browser.close()
 
 
 def background(page) -> list[int]:
@@ -80,8 +72,8 @@ def background(page) -> list[int]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_page_fits_its_window(report, width, scheme):
-    with opened(report, width, scheme) as page:
+def test_page_fits_its_window(chromium, report, width, scheme):
+    with opened(chromium, report, width, scheme) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -97,8 +89,8 @@ def test_page_fits_its_window(report, width, scheme):
         page.screenshot(path=SCREENSHOTS / f"report_{width}_{scheme}.png", full_page=True)
 
 
-def test_page_prints_in_light_colours_and_keeps_cards_whole(report):
-    with opened(report, 1280, "dark") as page:
+def test_page_prints_in_light_colours_and_keeps_cards_whole(chromium, report):
+    with opened(chromium, report, 1280, "dark") as page:
         assert max(background(page)) < 100
         page.emulate_media(media="print", color_scheme="dark")
         assert min(background(page)) == 255
@@ -110,8 +102,8 @@ def test_page_prints_in_light_colours_and_keeps_cards_whole(report):
         assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") > 1
 
 
-def test_wide_element_is_noticed(report):
-    with opened(report, 390, "light") as page:
+def test_wide_element_is_noticed(chromium, report):
+    with opened(chromium, report, 390, "light") as page:
         page.evaluate("document.querySelector('h1').style.width = '600px'")
         assert page.evaluate("document.documentElement.scrollWidth") > 390
         assert "H1.null" in page.evaluate(OUTSIDE)

@@ -2,7 +2,7 @@
 
 import nbformat
 import pytest
-from test_browser_page import CHROMIUM, FLAGS, PATIENCE
+from chromium import IN_CHROMIUM, PATIENCE
 
 from dpp.paper import tables
 from dpp.site import build, chapters, links, pages
@@ -111,6 +111,12 @@ def test_folder_that_is_no_site_is_left_alone(tmp_path):
 # In Chromium
 
 
+def in_chromium(test):
+    for mark in IN_CHROMIUM:
+        test = mark(test)
+    return test
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The whole site, from the repository."""
@@ -119,21 +125,7 @@ def site(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-
-
-@pytest.mark.browser
-@needs_chromium
+@in_chromium
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_every_page_loads_without_errors_and_fits(site, chromium, width, scheme):
     context = chromium.new_context(
@@ -151,8 +143,7 @@ def test_every_page_loads_without_errors_and_fits(site, chromium, width, scheme)
     context.close()
 
 
-@pytest.mark.browser
-@needs_chromium
+@in_chromium
 def test_search_works_without_a_server(site, chromium):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.goto((site / "docs" / "paper.html").as_uri())
@@ -165,8 +156,7 @@ def test_search_works_without_a_server(site, chromium):
     page.close()
 
 
-@pytest.mark.browser
-@needs_chromium
+@in_chromium
 def test_tables_sort_by_click_and_by_key(site, chromium):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.goto((site / "results.html").as_uri())
@@ -201,8 +191,7 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.mark.browser
-@needs_chromium
+@in_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_stand_out(site, chromium, scheme):
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)

@@ -7,11 +7,11 @@ from pathlib import Path
 import nbformat
 import pytest
 import test_browser_page
+from chromium import IN_CHROMIUM, expect
 from test_browser_page import (
     NOTEBOOK,
     choose_class,
     collapse_sidebar,
-    expect,
     first,
     lab,  # noqa: F401, a fixture
     no_error,
@@ -26,7 +26,7 @@ from test_browser_page import (
 from dpp import runs
 from dpp.training.experiments import base_experiment, make_experiment
 
-pytestmark = [*test_browser_page.pytestmark, pytest.mark.slow]
+pytestmark = [*IN_CHROMIUM, pytest.mark.slow]
 MARKED = 3  # the class with the mark, as in the notebook
 CELLS = f"""
 from dpp import browser, runs

@@ -47,14 +47,13 @@ def read_state(path: Path) -> dict[str, Tensor]:
         raise UserError(f"there is no file {path}")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if re.search(r"Unsupported (global|class)", str(error)):
+    except Exception as error:  # a damaged file can raise nearly anything
+        pickled = isinstance(error, pickle.UnpicklingError)
+        if pickled and re.search(r"Unsupported (global|class)", str(error)):
             raise UserError(
                 f"{path} is a whole pickled network and is not opened, since it could run any "
                 f"code: {CONVERT}"
             ) from error
-        raise UserError(f"{path} is damaged, or was not saved by torch") from error
-    except Exception as error:  # a damaged file can raise nearly anything
         raise UserError(f"{path} is damaged, or was not saved by torch") from error
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]

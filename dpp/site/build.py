@@ -17,8 +17,9 @@ from dpp.site import links, pages
 from dpp.site.demo import write_demo
 from dpp.system import files
 from dpp.system.errors import UserError
+from dpp.system.paths import PACKAGE
 
-CONFIGURATION = Path(__file__).with_name("mkdocs.yml")
+CONFIGURATION = PACKAGE / "site" / "mkdocs.yml"
 MATHEMATICS = re.compile(
     r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</(?:span|div)>', re.DOTALL
 )

@@ -29,6 +29,7 @@ from dpp.site.frames import GRID, Grid, differences, draw_frames, pack
 from dpp.site.weights import describe_network
 from dpp.system.errors import UserError
 from dpp.system.files import write_file
+from dpp.system.paths import PACKAGE
 from dpp.training.experiments import Experiment
 
 PAGE = "index.html"
@@ -68,7 +69,7 @@ def write_demo(folder: Path, run: Run | None = None, *, grid: Grid = GRID, home:
         text = f"const DEMO_{name.upper()} = {json.dumps(content, separators=(',', ':'))};\n"
         write_file(folder / f"{name}_data.js", text.encode())
     for name in STATIC:
-        write_file(folder / name, (Path(__file__).parent / "page" / name).read_bytes())
+        write_file(folder / name, (PACKAGE / "site" / "page" / name).read_bytes())
     write_file(folder / PAGE, render(network, run, home).encode())
 
 

@@ -15,7 +15,7 @@ from dpp.site import chapters
 from dpp.system.paths import NOTEBOOKS, PACKAGE, RESULTS, ROOT
 
 DOCS = ROOT / "docs"
-THEME = Path(__file__).with_name("assets")
+ASSETS = PACKAGE / "site" / "assets"
 HOW_TO = (
     *("own_images", "training", "photo_profile", "paper_profile", "explanations", "measures"),
     *("steering", "sharing"),
@@ -34,7 +34,7 @@ def write(folder: Path) -> list:
     Returns:
         The navigation, as MkDocs takes it.
     """
-    shutil.copytree(THEME, folder / "assets")
+    shutil.copytree(ASSETS, folder / "assets")
     (folder / "demo").mkdir()
     (folder / "demo" / "index.html").touch()  # a place for links; the demo takes it
     for name in ("paper", "differences", *HOW_TO, *LOOK_UP):
@@ -96,9 +96,7 @@ def _adapt(page: Path, origin: Path, folder: Path) -> None:
     def adapted(match: re.Match) -> str:
         opening, above, path, end = match.groups()
         target = (origin / above / path).resolve()
-        if not target.is_relative_to(ROOT):
-            return match[0]
-        if not target.exists():
+        if not target.is_relative_to(ROOT) or not target.exists():
             return match[0]  # a picture of the page itself, or wrong: MkDocs will say so
         place = target.relative_to(ROOT)
         up = "../" * len(page.parent.relative_to(folder).parts)
@@ -106,13 +104,8 @@ def _adapt(page: Path, origin: Path, folder: Path) -> None:
             room = place.parts[1].removesuffix(".py")
             return f"{opening}{up}api/{room}.md#{'.'.join(place.with_suffix('').parts)})"
         if target.suffix in (".md", ".ipynb", ".png"):
-            end = "#the-site)" if place.name == "README.md" else end
-            place = (
-                "index.md"
-                if place.name == "README.md"
-                else place.with_suffix(".md" if target.suffix == ".ipynb" else target.suffix)
-            )
-            return f"{opening}{up}{place}{end}"
+            ending = ".md" if target.suffix == ".ipynb" else target.suffix
+            return f"{opening}{up}{place.with_suffix(ending)}{end}"
         return f"{opening}{up}results.md)"
 
     page.write_text(LINK.sub(adapted, text))

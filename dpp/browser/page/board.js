@@ -206,9 +206,10 @@ function render({ model, el }) {
   }
 
   // Dragging: one question at a time; the newest cell waits until the kernel has answered.
-  let dragged = null; // the cell under the pointer
+  let dragged = null; // the newest cell under the pointer, until it is asked for
   let asked = "";
   let patience = 0;
+  let again = 0;
   function cellAt(event) {
     const heat = model.get("heat");
     const to = stages.here.svg.getScreenCTM().inverse();
@@ -221,17 +222,24 @@ function render({ model, el }) {
   }
   function sendCell() {
     const shown = String(model.get("scene").cell);
-    if (asked && shown !== asked && performance.now() < patience) return;
+    const left = patience - performance.now();
+    clearTimeout(again);
+    if (asked && shown !== asked && left > 0) {
+      again = setTimeout(sendCell, left + 1);
+      return;
+    }
     asked = "";
-    if (!dragged || String(dragged) === shown) return;
-    asked = String(dragged);
-    patience = performance.now() + 1000;
-    model.send({ kind: "centre", row: dragged[0], column: dragged[1] });
+    if (dragged && String(dragged) !== shown) {
+      asked = String(dragged);
+      patience = performance.now() + 1000;
+      model.send({ kind: "centre", row: dragged[0], column: dragged[1] });
+    }
+    dragged = null;
   }
   function follow(event) {
-    dragged = cellAt(event);
+    const [row, column] = (dragged = cellAt(event));
     const heat = model.get("heat");
-    const [left, top, right, bottom] = heat.boxes[dragged[0] * heat.cells[1] + dragged[1]];
+    const [left, top, right, bottom] = heat.boxes[row * heat.cells[1] + column];
     const dot = stages.here.marks.querySelector(".dpp-centre");
     if (dot) {
       dot.setAttribute("cx", (left + right) / 2);
@@ -258,7 +266,7 @@ function render({ model, el }) {
   stages.here.svg.addEventListener("pointerup", (event) => {
     if (pressed && !pressed.moved && pressed.part !== null) zoom(pressed.part);
     else if (pressed && movable()) follow(event);
-    pressed = dragged = null;
+    pressed = null;
   });
   stages.there.svg.addEventListener("click", (event) => {
     if (partOf(event) !== null) zoom(partOf(event));

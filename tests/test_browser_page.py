@@ -550,9 +550,18 @@ def test_forgotten_prototype_is_gone_after_refitting(lab):
         no_error(page, complaints)
 
 
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_uploads_are_shown_or_refused_and_the_kernel_lives(lab, theme):
-    with opened(lab, theme) as (page, complaints):
+def is_dark(page) -> bool:
+    """Whether the browser's cards and buttons are; they must agree."""
+    found = set()
+    for selector in (".dpp-card", ".dpp-pick"):
+        colour = seen(page, selector).first.evaluate("one => getComputedStyle(one).backgroundColor")
+        found.add(max(map(float, re.findall(r"[\d.]+", colour)[:3])) < 128)
+    (dark,) = found
+    return dark
+
+
+def test_uploads_are_shown_or_refused_and_the_kernel_lives(lab):
+    with opened(lab) as (page, complaints):
         run_all(page, lab)
         collapse_sidebar(page)
         says(page, "predicted")
@@ -576,8 +585,20 @@ def test_uploads_are_shown_or_refused_and_the_kernel_lives(lab, theme):
             }"""
         )
         assert width == 600, "at its own resolution"
-        dark = "Dark" in theme
-        shoot(page, f"upload_{theme.split()[1].lower()}")
+        assert not is_dark(page)
+        no_error(page, complaints)
+
+
+def test_every_view_of_an_upload_in_the_dark(lab):
+    with opened(lab, "JupyterLab Dark") as (page, complaints):
+        run_all(page, lab)
+        collapse_sidebar(page)
+        says(page, "predicted")
+        upload(page, "mine.png", picture((600, 400)))
+        says(page, "mine.png: predicted")
+        assert page.evaluate("document.body.dataset.jpThemeLight") == "false"
+        assert is_dark(page), "what is drawn follows the theme"
+        shoot(page, "upload_dark")
         for name, word in (
             ("Prototype", "from image"),
             ("What if", "no changes"),
@@ -588,15 +609,7 @@ def test_uploads_are_shown_or_refused_and_the_kernel_lives(lab, theme):
             says(page, word)
             mine = first(page).get_by_role("button", name="Image: mine.png", exact=True)
             expect(mine).to_contain_text("your own picture, 600 × 400")
-            shoot(page, f"{name.lower().replace(' ', '_')}_{theme.split()[1].lower()}")
-        assert page.evaluate("document.body.dataset.jpThemeLight") == ("false" if dark else "true")
-        view(page, "Image")
-        for selector in (".dpp-card", ".dpp-pick"):  # what is drawn follows the theme
-            colour = seen(page, selector).first.evaluate(
-                "one => getComputedStyle(one).backgroundColor"
-            )
-            brightness = max(map(float, re.findall(r"[\d.]+", colour)[:3]))
-            assert (brightness < 128) == dark
+            shoot(page, f"{name.lower().replace(' ', '_')}_dark")
         no_error(page, complaints)
 
 

@@ -152,7 +152,7 @@ def test_equation_14_of_a_network_is_the_sum_of_its_terms(splits):
     output, prototypes = network.inspect(images), network.prototypes
     margined = losses.subtractive_margin(output.scores, labels, prototypes.classes, 0.1)
     expected = (
-        losses.cross_entropy(margined, labels, network.last_layer.weight)
+        losses.cross_entropy(margined, labels, network.last_layer)
         + 0.01 * losses.separation(output.scores, labels, prototypes.classes)
         + 0.1 * losses.cluster(output.scores, labels, prototypes.classes)
         + 0.1 * losses.orthogonality(prototypes.normalised(), prototypes.classes, 0.5)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ABOUT = (
     "Measures the explanations of a run as published: consistency, stability, purity, spatial "
-    "misalignment and others, each with a 95 %% interval, beside the same measure of random "
+    "misalignment and others, each with a 95 % interval, beside the same measure of random "
     "weights and of random places, and by the original script where that behaves differently. "
     "Lengths that were published in pixels of 224 are scaled to the size of the network's input."
 )

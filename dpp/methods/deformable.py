@@ -79,13 +79,12 @@ def loss_terms(
     margined = model.activate(margined)
     scores = margined if switches.margin_in_separation else output.scores
     reduction = "mean" if switches.mean_cross_entropy else "sum"
-    connections = model.last_layer.weight
     if switches.mixed_orthogonality:
         orthogonality = losses.mixed_orthogonality(prototypes.vectors, classes)
     else:
         orthogonality = losses.orthogonality(vectors, classes, prototypes.length)
     return {
-        "cross_entropy": losses.cross_entropy(margined, labels, connections, reduction),
+        "cross_entropy": losses.cross_entropy(margined, labels, model.last_layer, reduction),
         "separation": losses.separation(scores, labels, classes),
         "cluster": losses.cluster(scores, labels, classes),
         "orthogonality": orthogonality,

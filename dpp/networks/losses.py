@@ -5,7 +5,7 @@ Everywhere: `cosines` or `scores` (N, P) are the similarities of N images to P p
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -50,14 +50,14 @@ def subtractive_margin(
 
 
 def cross_entropy(
-    scores: Tensor, labels: Tensor, connections: Tensor, reduction: str = "sum"
+    scores: Tensor, labels: Tensor, connect: Callable[[Tensor], Tensor], reduction: str = "sum"
 ) -> Tensor:
     """Equation 11, of scores that have their margin (equation 12): summed over images.
 
     Args:
-        connections: (classes, P), the last layer's w_h.
+        connect: the last layer, from scores to logits by its connections w_h.
     """
-    return functional.cross_entropy(scores @ connections.T, labels, reduction=reduction)
+    return functional.cross_entropy(connect(scores), labels, reduction=reduction)
 
 
 def orthogonality(prototypes: Tensor, prototype_classes: Tensor, length: float) -> Tensor:

@@ -3,6 +3,7 @@
 The four are the network's children; a training schedule refers to them by name.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ class DeformableProtoPNet(nn.Module):
         kernel_size: K; the paper has 3 with 6 prototypes a class, and 2 with 10.
         deformable: if not, the same network with its offsets held at zero.
         switches: of the released code.
+        connect: makes the last layer, as `make_last_layer` does.
     """
 
     def __init__(
@@ -57,13 +59,14 @@ class DeformableProtoPNet(nn.Module):
         kernel_size: int = 3,
         deformable: bool = True,
         switches: ReleasedSwitches = PAPER,
+        connect: Callable[[int, Tensor], nn.Module] | None = None,
     ):
         super().__init__()
         self.backbone = backbone
         self.prototypes = Prototypes(backbone.channels, classes, per_class, kernel_size, switches)
         channels = backbone.channels + self.prototypes.extra
         self.offsets = OffsetBranch(channels, kernel_size, switches) if deformable else None
-        self.last_layer = make_last_layer(classes, self.prototypes.classes)
+        self.last_layer = (connect or make_last_layer)(classes, self.prototypes.classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (N, classes) of images (N, 3, H, W)."""

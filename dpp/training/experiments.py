@@ -24,7 +24,7 @@ from dpp.training.presets import PRESETS, preset
 RECIPE = 1  # raised when the same fields no longer mean the same run
 MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
-LAST_LAYERS = ("converged", "passes", "fixed")
+LAST_LAYERS = ("converged", "passes", "fixed", "sparse")
 OFFSET_STARTS = ("normal", "he")
 PROTOTYPE_STARTS = ("uniform", "features")
 DEFORMATIONS = ("none", "predicted", "search")

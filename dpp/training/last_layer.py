@@ -7,7 +7,7 @@ paper's 5994 images in batches of 80 are 1500 steps, and cannot bring -0.5 to ze
 
 Own-class connections are not penalised. Where they alone can tell every image's class, they lower
 the loss by growing for ever: it has an infimum, 0, and no minimum, and the tolerance decides how
-large they become (see `violation`).
+large they become (see `_violation`).
 """
 
 from collections.abc import Callable
@@ -45,7 +45,35 @@ def fit_to_convergence(
     tolerance: float = 1e-6,
     iterations: int = 3000,
 ) -> Fit:
-    """Minimises equation 16 by accelerated proximal gradient steps (FISTA, adaptive restart).
+    """Minimises equation 16 (see `minimise`).
+
+    Args:
+        scores: (N, P), each image's prototype scores, float32 or float64; computes in the same.
+        labels: (N,) int64, the images' classes.
+        weight: (classes, P), where to start.
+        prototype_classes: (P,) int64, the prototypes' classes.
+        l1: lambda_1.
+        tolerance: stop where no optimality condition is violated by more (see `_violation`).
+        iterations: the most to take.
+    """
+    _check(scores, labels, weight, prototype_classes, l1)
+    penalty = _penalty(weight, prototype_classes, l1)
+    maps = (lambda w: scores @ w.T), (lambda r: r.T @ scores / len(scores))
+    problem = (*maps, labels, weight.detach().clone(), penalty)
+    return minimise(*problem, shortest_step(scores), tolerance, iterations)
+
+
+def minimise(
+    connect: Callable[[Tensor], Tensor],
+    pull_back: Callable[[Tensor], Tensor],
+    labels: Tensor,
+    weight: Tensor,
+    penalty: Tensor,
+    shortest: float,
+    tolerance: float,
+    iterations: int,
+) -> Fit:
+    """Cross entropy plus an L1 penalty, by accelerated proximal gradient steps (FISTA, restarts).
 
     The step grows a little at each iteration and is cut until the loss lies below the quadratic
     that the method relies on, so that it follows the curvature where it is; the bound that holds
@@ -54,29 +82,24 @@ def fit_to_convergence(
     that lowers the loss: from the network's -0.5 it spares about a hundred iterations.
 
     Args:
-        scores: (N, P), each image's prototype scores, float32 or float64; computes in the same.
-        labels: (N,) int64, the images' classes.
-        weight: (classes, P), where to start.
-        prototype_classes: (P,) int64, the prototypes' classes.
-        l1: lambda_1.
-        tolerance: stop where no optimality condition is violated by more (see `violation`).
-        iterations: the most to take.
+        connect: from a weight to logits (N, classes), linear.
+        pull_back: from the logits' residuals (N, classes) to the gradient of the weight.
+        labels: (N,).
+        weight: where to start, of any shape.
+        penalty: of each connection.
+        shortest: a step that is short enough everywhere (see `shortest_step`).
+        tolerance, iterations: as in `fit_to_convergence`.
 
     Returns:
         Where the tolerance was met, the weight that met it, its loss the last; otherwise
         `converged` is False and the weight is the one with the lowest loss.
     """
-    _check(scores, labels, weight, prototype_classes, l1)
-    penalty = _penalty(weight, prototype_classes, l1)
-    targets = functional.one_hot(labels, len(weight)).to(scores)
-    shortest_step = 2 / max(scores.square().sum(dim=1).mean().item(), 1e-12)
-    step = shortest_step * len(weight) / 2  # an undecided softmax curves by 1/classes, not 1/2
-
-    current = weight.detach().clone()
-    logits = scores @ current.T
+    current, logits = weight, connect(weight)
+    targets = functional.one_hot(labels, logits.shape[1]).to(logits)
+    step = shortest * logits.shape[1] / 2  # an undecided softmax curves by 1/classes, not 1/2
     history = [_loss(logits, labels, current, penalty)]
     trimmed = current.masked_fill(penalty > 0, 0)
-    logits_trimmed = scores @ trimmed.T
+    logits_trimmed = connect(trimmed)
     loss_trimmed = _loss(logits_trimmed, labels, trimmed, penalty)
     if loss_trimmed < history[0]:
         current, logits = trimmed, logits_trimmed
@@ -86,18 +109,18 @@ def fit_to_convergence(
     momentum = 1.0
     for _ in range(iterations):
         probabilities = logits_ahead.softmax(dim=1)
-        gradient = (probabilities - targets).T @ scores / len(scores)
+        gradient = pull_back(probabilities - targets)
         if _violation(ahead, gradient, penalty) <= tolerance:
-            history[-1] = _loss(scores @ ahead.T, labels, ahead, penalty)
+            history[-1] = _loss(connect(ahead), labels, ahead, penalty)
             return Fit(ahead, history, True)
         step *= STEP_GROWTH
         while True:
             following = _shrink(ahead - step * gradient, step * penalty)
-            logits_following = scores @ following.T
+            logits_following = connect(following)
             excess = _divergence(probabilities, logits_following - logits_ahead)
-            if excess <= (following - ahead).square().sum() / (2 * step) or step <= shortest_step:
+            if excess <= (following - ahead).square().sum() / (2 * step) or step <= shortest:
                 break
-            step = max(step * STEP_CUT, shortest_step)
+            step = max(step * STEP_CUT, shortest)
         if ((ahead - following) * (following - current)).sum() > 0:  # momentum leads uphill
             momentum = 1.0
         previous, momentum = momentum, (1 + (1 + 4 * momentum**2) ** 0.5) / 2
@@ -109,6 +132,11 @@ def fit_to_convergence(
         if history[-1] <= min(history):
             best = current
     return Fit(best, history, False)
+
+
+def shortest_step(scores: Tensor) -> float:
+    """Of equation 16 over scores (N, P): the softmax curves by at most 1/2."""
+    return 2 / max(scores.square().sum(dim=1).mean().item(), 1e-12)
 
 
 def fit_by_passes(
@@ -205,26 +233,14 @@ def cache_scores(trainer: Trainer) -> tuple[Tensor, Tensor]:
     return torch.cat(scores), torch.cat(labels).to(trainer.device)
 
 
-@torch.no_grad()
-def violation(
-    scores: Tensor, labels: Tensor, weight: Tensor, prototype_classes: Tensor, l1: float = 1e-3
-) -> float:
+def _violation(weight: Tensor, gradient: Tensor, penalty: Tensor) -> Tensor:
     """The most by which a connection fails the optimality conditions of equation 16.
 
     With g the gradient of the cross entropy, they are g = 0 for a prototype's own class, and for
     another class g = -l1 sign(w), or |g| <= l1 where w = 0. By convexity no weight has a loss lower
     by more than the violation times the L1 distance to it. Where no minimum exists, g still
     vanishes on the way, and a smaller violation needs larger connections.
-
-    Arguments are those of `fit_to_convergence`.
     """
-    _check(scores, labels, weight, prototype_classes, l1)
-    targets = functional.one_hot(labels, len(weight)).to(scores)
-    gradient = ((scores @ weight.T).softmax(dim=1) - targets).T @ scores / len(scores)
-    return _violation(weight, gradient, _penalty(weight, prototype_classes, l1)).item()
-
-
-def _violation(weight: Tensor, gradient: Tensor, penalty: Tensor) -> Tensor:
     at_zero = (gradient.abs() - penalty).clamp_min(0)
     elsewhere = (gradient + penalty * weight.sign()).abs()
     return torch.where(weight == 0, at_zero, elsewhere).max()
@@ -263,23 +279,13 @@ def _check(scores, labels, weight, prototype_classes, l1) -> None:
     if scores.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"scores: expected dtype float32 or float64, got {scores.dtype}")
     images, prototypes = scores.shape
-    if weight.dim() != 2 or not len(weight) or weight.shape[1] != prototypes:
+    if weight.shape[1:] != scores.shape[1:] or not len(weight) or weight.dtype != scores.dtype:
         raise ValueError(
-            f"weight: expected shape (classes, {prototypes}), got {list(weight.shape)}"
+            f"weight: expected {scores.dtype}, as scores, of shape (classes, {prototypes}), "
+            f"got {weight.dtype} of shape {list(weight.shape)}"
         )
-    if weight.dtype != scores.dtype:
-        raise ValueError(f"weight: expected dtype {scores.dtype}, as scores, got {weight.dtype}")
     _check_classes("labels", labels, images, len(weight))
     _check_classes("prototype_classes", prototype_classes, prototypes, len(weight))
-    for name, tensor in (
-        ("labels", labels),
-        ("weight", weight),
-        ("prototype_classes", prototype_classes),
-    ):
-        if tensor.device != scores.device:
-            raise ValueError(
-                f"{name}: expected device {scores.device}, as scores, got {tensor.device}"
-            )
     if not (scores.isfinite().all() and weight.isfinite().all()):
         raise ValueError("scores and weight: expected finite numbers, got NaN or infinity")
     if not 0 <= l1 < float("inf"):

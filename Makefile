@@ -87,10 +87,10 @@ audit:
 	@$(PYTHON) tests/audit_pins.py
 
 test-browser: $(BUILT)
-	@$(BIN)/python -m pytest -m "browser and not slow" tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "browser and not slow" tests
 
 sanitize: $(BUILT)
-	@DPP_FUZZ=10000 $(BIN)/python -m pytest -m "not slow" tests/test_sanitizers.py
+	@DPP_FUZZ=10000 $(BIN)/python -m pytest -m slow -k clean tests/test_sanitizers.py
 
 cuda: $(BUILT)
 	@$(BIN)/python -m pytest -m "slow or not slow" tests/test_cuda.py
@@ -106,7 +106,7 @@ notebooks: $(BUILT)
 	@rm -rf build/nbval && mkdir -p build/nbval/mini build/nbval/photo
 	@cp results/mini/*.csv build/nbval/mini
 	@[ ! -f results/photo/runs.csv ] || cp results/photo/*.csv build/nbval/photo
-	@DPP_RESULTS=$(CURDIR)/build/nbval $(BIN)/python -m pytest --nbval notebooks
+	@DPP_RESULTS=$(CURDIR)/build/nbval $(BIN)/python -m pytest -n 2 --dist loadfile --nbval notebooks
 
 smoke: $(BUILT)
 	@rm -rf build/smoke

@@ -12,7 +12,6 @@ largest sizes, where fixed costs weigh least.
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import time
@@ -36,6 +35,7 @@ from dpp.data.image_records import Source
 from dpp.extensions import many_classes
 from dpp.methods.deformable import stage_one
 from dpp.networks.model import make_last_layer
+from dpp.paper import growth
 from dpp.training import last_layer, projection
 
 BATCH, SIDE, KEPT, PER_CLASS = 80, 7, 10, 10
@@ -157,7 +157,7 @@ def measure_here(task: str, sizes: dict[str, int]) -> dict[str, float] | None:
     begin = time.process_time()
     function()
     seconds = time.process_time() - begin
-    return {"seconds": seconds, "bytes": memory("VmHWM") - before}
+    return {"seconds": seconds, "bytes": max(memory("VmHWM") - before, 1)}
 
 
 def memory(name: str) -> int:
@@ -191,27 +191,6 @@ def measure_all(quick: bool) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def exponents(points: pd.DataFrame) -> pd.DataFrame:
-    """For each task and axis, the slopes of time and memory between the two largest sizes."""
-    rows = []
-    for (task, axis), group in points.groupby(["task", "axis"], sort=False):
-        if len(group) < 2:
-            continue
-        small, large = (row for _, row in group.sort_values("size").tail(2).iterrows())
-        apart = math.log(large["size"] / small["size"])
-        slopes = {
-            name: math.log(max(large[name], 1) / max(small[name], 1)) / apart
-            if name == "bytes"
-            else math.log(large[name] / small[name]) / apart
-            for name in ("seconds", "bytes")
-        }
-        bounded = task in LINEAR and axis in GROWING
-        met = slopes["seconds"] <= BOUND if bounded else None
-        about = {"task": task, "axis": axis, "from": small["size"], "to": large["size"]}
-        rows.append(about | slopes | {"bound": BOUND if bounded else None, "met": met})
-    return pd.DataFrame(rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=f"the first {QUICK} sizes of an axis")
@@ -223,16 +202,17 @@ def main() -> None:
         return
     points = measure_all(arguments.quick)
     print(f"operator: {ops.backend()}, one thread; exponents between the two largest sizes")
-    for row in exponents(points).itertuples():
-        verdict = "" if row.met is None else f"  <= {row.bound}: {'met' if row.met else 'NOT MET'}"
+    for row in growth.exponents(points).to_dict("records"):
+        bounded = row["task"] in LINEAR and row["axis"] in GROWING
+        verdict = "met" if row["seconds"] <= BOUND else "NOT MET"
         print(
-            f"  {row.task:<18} {row.axis:<11} {row._3:>7,} to {row.to:>7,}   "
-            f"time {row.seconds:5.2f}   memory {row.bytes:5.2f}{verdict}"
+            f"  {row['task']:<18} {row['axis']:<11} {row['from']:>7,} to {row['to']:>7,}   "
+            f"time {row['seconds']:5.2f}   memory {row['bytes']:5.2f}"
+            + (f"   time <= {BOUND}: {verdict}" if bounded else "")
         )
     if arguments.results:
         table = points.assign(**machine())
-        path = arguments.results / "scaling_benchmark.csv"
-        table.to_csv(path, index=False, float_format="%.4g")
+        table.to_csv(arguments.results / growth.FILE, index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":

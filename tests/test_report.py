@@ -250,13 +250,11 @@ def test_no_folder_of_this_machine_is_in_the_page(page, photographs):
     assert str(photographs.parent) not in page
 
 
-def test_nothing_stays_open(page):
-    assert not pyplot.get_fignums()
-
-
-def test_same_run_gives_the_same_page(run, page, tmp_path):
+def test_same_run_gives_the_same_page_and_no_figure_stays_open(run, page, tmp_path):
+    before = pyplot.get_fignums()
     again = run_report.write_report(run, tmp_path / "again.html", examples=1)
     assert again.read_text(encoding="utf-8") == page
+    assert pyplot.get_fignums() == before
 
 
 def test_explanation_of_each_network_is_drawn(run, photographs):

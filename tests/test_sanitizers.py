@@ -55,6 +55,7 @@ def check(sources, folder, *tests: str) -> tuple[int, str]:
     return done.returncode, found + done.stdout[-4000:] + done.stderr[-4000:]
 
 
+@pytest.mark.slow
 @needs_runtimes
 def test_operator_is_clean_under_the_sanitizers(tmp_path):
     names = ("test_ops", "test_ops_fuzz", "test_screening")

@@ -3,6 +3,7 @@
 from dpp.figures.charts import (
     class_balance,
     grouped_bars,
+    growth_curves,
     lines,
     reported_and_regenerated,
     training_curves,
@@ -18,6 +19,7 @@ __all__ = [
     "draw_parts",
     "fewer_colours",
     "grouped_bars",
+    "growth_curves",
     "lines",
     "mark_box",
     "mark_parts",

@@ -54,6 +54,29 @@ def lines(
     return figure
 
 
+def growth_curves(points: pd.DataFrame, axis: str) -> Figure:
+    """Seconds and megabytes of tasks by a size, both axes logarithmic; dashed: in proportion.
+
+    Args:
+        points: rows with `task`, `size`, `seconds` and `bytes`.
+        axis: what the size is of.
+    """
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    costs = {"seconds": points.seconds, "megabytes": points.bytes / 1e6}
+    for panel, (label, values) in zip(panels, costs.items(), strict=True):
+        curves = points.assign(cost=values).groupby("task", sort=False)
+        for (task, curve), colour in zip(curves, PART_COLOURS, strict=False):
+            panel.plot(
+                curve["size"], curve.cost, marker="o", markersize=4, color=colour, label=task
+            )
+        ends = np.array([points["size"].min(), points["size"].max()], float)
+        panel.plot(ends, values.min() * ends / ends[0], "--", color="grey", linewidth=1)
+        panel.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
 def grouped_bars(table: pd.DataFrame, label: str) -> Figure:
     """A group of bars for each row of a table, a colour for each column, values above the bars."""
     figure, axes = pyplot.subplots(figsize=(1.5 + 2.4 * len(table), 3), layout="constrained")

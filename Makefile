@@ -126,6 +126,7 @@ bench: $(BUILT)
 	@$(BIN)/python benchmarks/bench_operator.py $(BENCH)
 	@$(BIN)/python benchmarks/bench_training.py $(BENCH)
 	@$(BIN)/python benchmarks/bench_analysis.py $(BENCH)
+	@$(BIN)/python benchmarks/bench_processes.py $(BENCH)
 
 doctor: $(BUILT)
 	@$(BIN)/dpp doctor

@@ -5,7 +5,8 @@ import sys
 
 from dpp import __version__
 from dpp.commands import audit, evaluate, finished, importing, work
-from dpp.system.errors import UserError
+from dpp.system import processes
+from dpp.system.errors import ReportedError, UserError
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -23,10 +24,15 @@ def build_parser() -> argparse.ArgumentParser:
 def main() -> int:
     arguments = build_parser().parse_args()
     try:
+        if processes.launched() and arguments.run is not work.run_train:
+            raise UserError("torchrun is for dpp train: give this command without it")
         return arguments.run(arguments)
     except KeyboardInterrupt as stop:
-        print(*stop.args or ("stopped",), file=sys.stderr)
+        if processes.is_first():
+            print(*stop.args or ("stopped",), file=sys.stderr)
         return getattr(stop, "exit_code", 130)
+    except ReportedError:
+        return 2
     except UserError as error:
         print(f"dpp: {error}", file=sys.stderr)
         return 2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dpp import doctor
 from dpp.data import catalogue
+from dpp.system import processes
 from dpp.system.profiles import PROFILES
 from dpp.training.experiments import PRESETS, Experiment, make_experiment
 
@@ -65,6 +66,15 @@ def run_cache(arguments: argparse.Namespace) -> int:
 
 
 def run_train(arguments: argparse.Namespace) -> int:
+    if not processes.launched():
+        return train(arguments)
+    from dpp.runs import several_processes
+
+    with several_processes.joined(arguments.device) as arguments.device:
+        return train(arguments)
+
+
+def train(arguments: argparse.Namespace) -> int:
     from dpp import runs
 
     given = {name: value for name, value in vars(arguments).items() if name in arguments.fields}
@@ -76,9 +86,13 @@ def run_train(arguments: argparse.Namespace) -> int:
 
         device = runs.choose_device(arguments.device)
         limits.check_workers(arguments.workers)  # before images are read and steps are timed
-        experiment = own_folder.prepare(arguments.profile, changes, arguments.root, device)
+        experiment = processes.from_first(
+            lambda: own_folder.prepare(arguments.profile, changes, arguments.root, device)
+        )
     else:
-        experiment = make_experiment(arguments.profile or "mini", **changes)
+        experiment = processes.in_turn(
+            lambda: make_experiment(arguments.profile or "mini", **changes)
+        )
     run = runs.run(
         experiment,
         root=arguments.root,
@@ -86,6 +100,8 @@ def run_train(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         tensorboard=arguments.tensorboard,
     )
+    if not processes.is_first():
+        return 0
     if own:
         print(own_folder.summarise(run))
     else:

@@ -3,8 +3,9 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from dpp.data.transforms import (
     normalise,
     sampling_matrices,
 )
+from dpp.system import processes
 from dpp.system.errors import UserError
 
 VIEW_SEED = 0  # of an image's views, whatever the seed of a run: all share what is kept of them
@@ -148,22 +150,36 @@ class EpochBatches(Sampler):
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.shuffle, self.drop_last = shuffle, drop_last
         self.epoch = 0
-        self.start = 0
+        self.start, self.step = 0, 1  # which batches: all
+        self.part = (0, 1)  # which part of each: the first of one, see `part_of`
 
     def __len__(self) -> int:
         whole, rest = divmod(self.length, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return iter(self.keys(self.epoch)[self.start :])
+        whole = self.keys(self.epoch)[self.start :: self.step]
+        return iter([part_of(keys, *self.part) for keys in whole])
 
     def keys(self, epoch: int) -> list[list[tuple[int, int]]]:
+        """The whole batches of an epoch."""
         order = np.arange(self.length)
         if self.shuffle:
             order = np.random.default_rng((self.seed, epoch)).permutation(self.length)
         keys = [(epoch, index) for index in order.tolist()]
         starts = range(0, len(self) * self.batch_size, self.batch_size)
         return [keys[start : start + self.batch_size] for start in starts]
+
+
+def part_of(keys: list, number: int, count: int) -> list:
+    """The part of a batch for one of several processes; in their order, parts make the batch.
+
+    Args:
+        keys: of the batch.
+        number: of the process, from 0.
+        count: of the processes; where it does not divide the batch, parts differ by one.
+    """
+    return keys[len(keys) * number // count : len(keys) * (number + 1) // count]
 
 
 def make_loader(
@@ -230,14 +246,43 @@ def to_device(images: torch.Tensor, device: torch.device | str) -> torch.Tensor:
     return images.to(device, non_blocking=True, memory_format=torch.channels_last)
 
 
-def batches(loader: DataLoader, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+def batches(loader: DataLoader, epoch: int = 0, start: int = 0, step: int = 1) -> Iterator[Batch]:
     """The batches of one epoch of a loader from `make_loader`; finish one before the next.
 
     Args:
         start: skip this many batches, for a run that is resumed.
+        step: then give every so many.
     """
-    loader.sampler.epoch, loader.sampler.start = epoch, start
-    return iter(loader)
+    keys = loader.sampler
+    keys.epoch, keys.start, keys.step = epoch, start, step
+    iterator = iter(loader)  # knows its keys now
+    keys.start, keys.step = 0, 1
+    return iterator
+
+
+def share(images: Iterable[Batch]) -> Iterable[Batch]:
+    """The batches, in turn, that are for this process, of several; of one all.
+
+    They are whole: a network gives the same results for them as in one process.
+    """
+    if processes.count() == 1:
+        return images
+    if isinstance(images, DataLoader):  # which then prepares no others
+        return batches(images, start=processes.rank(), step=processes.count())
+    return islice(images, processes.rank(), None, processes.count())
+
+
+def merge(values: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Values (N, ...) by name of each batch of a `share`, of all images in their order.
+
+    Where there are several processes, on the CPU.
+    """
+    if processes.count() > 1:
+        own = [{name: value.cpu() for name, value in batch.items()} for batch in values]
+        in_turn = zip_longest(*processes.gather(own))
+        values = [batch for turn in in_turn for batch in turn if batch is not None]
+    names = values[0] if values else ()
+    return {name: torch.cat([batch[name] for batch in values]) for name in names}
 
 
 class Splits(NamedTuple):

@@ -14,6 +14,7 @@ A run is a folder, named by its experiment, under `runs/` (or `DPP_RUNS`):
 import platform
 import subprocess
 import warnings
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +29,7 @@ from dpp.backbones.backbone import Backbone, make_backbone
 from dpp.backbones.pretrained import find_file, find_local
 from dpp.data.batches import Splits, batches
 from dpp.data.image_records import Source
-from dpp.runs import checkpoints, familiarity, limits, run_files
+from dpp.runs import checkpoints, familiarity, limits, run_files, several_processes
 from dpp.runs.finished import (
     Run,
     choose_device,
@@ -42,8 +43,9 @@ from dpp.runs.method_of import method_of
 from dpp.runs.precision import bfloat16_pays, choose_precision
 from dpp.runs.resumable import train_resumably
 from dpp.runs.trunk_cache import cache_splits
-from dpp.system import files, paths
+from dpp.system import files, paths, processes
 from dpp.system.errors import UserError
+from dpp.system.processes import from_first
 from dpp.training.experiments import Experiment, base_experiment
 from dpp.training.trainer import Method, Trainer
 
@@ -84,21 +86,29 @@ def run(
     """
     root = Path(root) if root else paths.runs_root()
     device = choose_device(device)
-    limits.check_workers(workers)
-    limits.check_epochs(experiment)
-    if finished := find(experiment, root):
-        refuse_other_weights(finished)
+    from_first(lambda: limits.check_workers(workers))
+    from_first(lambda: limits.check_epochs(experiment))
+    if finished := from_first(lambda: find_and_check(experiment, root)):
         return finished
+    if processes.count() > 1:
+        several_processes.check(experiment)
     pretrained = None
     if experiment.weights == "base":
         given = {"root": root, "device": device, "workers": workers, "progress": progress}
         pretrained = run(base_experiment(experiment), **given)
     folder = root / experiment.name
-    trainer, source = make_trainer(experiment, pretrained, device, workers, progress)
-    with files.locked(folder, wait=False):
-        if finished := find(experiment, root):  # trained by the process that held the lock
+    progress = progress and processes.is_first()
+    trainer, source = processes.in_turn(
+        lambda: make_trainer(experiment, pretrained, device, workers, progress)
+    )
+    if processes.count() > 1:
+        several_processes.share_work(trainer, experiment)
+    with ExitStack() as stack:
+        from_first(lambda: stack.enter_context(files.locked(folder, wait=False)))
+        # perhaps trained by the process that held the lock
+        if finished := from_first(lambda: find(experiment, root)):
             return finished
-        files.write_json(folder / "experiment.json", asdict(experiment))
+        from_first(lambda: files.write_json(folder / "experiment.json", asdict(experiment)))
         title = f"{experiment.model} {experiment.backbone}" if progress else None
         identity = experiment.identity
         if local := experiment.weights == "imagenet" and find_local(experiment.backbone):
@@ -107,8 +117,15 @@ def run(
             identity += f" in {trainer.precision}"
         history = train_resumably(trainer, folder, identity, title=title, tensorboard=tensorboard)
         name = pretrained.experiment.name if pretrained else experiment.weights
-        finish(experiment, trainer, folder, history, source, name)
+        from_first(lambda: finish(experiment, trainer, folder, history, source, name))
     return Run(experiment, folder)
+
+
+def find_and_check(experiment: Experiment, root: Path) -> Run | None:
+    """The run of an experiment, if it is finished; see `refuse_other_weights`."""
+    if finished := find(experiment, root):
+        refuse_other_weights(finished)
+    return finished
 
 
 def make_trainer(
@@ -281,12 +298,13 @@ def finish(
 
 def surroundings(device: torch.device) -> dict:
     """What results may depend on besides the experiment: commit, device and versions."""
-    cuda = device.type == "cuda"
+    cuda, count = device.type == "cuda", processes.count()
     return {
         "commit": commit(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or "cpu",
         "threads": torch.get_num_threads(),
+        **({"processes": count} if count > 1 else {}),
         "operator": ops.backend(device),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -11,7 +11,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from dpp.runs import checkpoints
-from dpp.system import files
+from dpp.system import files, processes
 from dpp.system.errors import UserError
 from dpp.training.trainer import NotFinite, Trainer
 
@@ -48,12 +48,15 @@ def train_resumably(
     Returns:
         The trainer's records, those before a stop too.
     """
-    writer = make_writer(folder) if tensorboard else None
+    first = processes.is_first()  # of several, it alone writes
+    writer = make_writer(folder) if tensorboard and first else None
     history: list[dict] = []
     saved, cost = time.monotonic(), 0.0
 
     def save() -> None:
         nonlocal saved, cost
+        if not first:
+            return
         begun = time.monotonic()
         steps = trainer.place * 10**6 + trainer.step
         state = {"experiment": identity, "history": history, "trainer": trainer.state()}
@@ -61,12 +64,7 @@ def train_resumably(
         saved = time.monotonic()
         cost = saved - begun
 
-    if state := checkpoints.latest_state(folder):
-        if state.get("experiment") != identity:
-            raise UserError(
-                f"the state in {folder} belongs to another experiment "
-                f"({state.get('experiment')}, not {identity}): remove it, or train that experiment"
-            )
+    if state := processes.from_first(lambda: find_state(folder, identity)):
         trainer.restore(state["trainer"])
         history += state["history"]
 
@@ -74,22 +72,32 @@ def train_resumably(
 
         def after_step(trainer: Trainer) -> None:
             bar.update()
-            if received or time.monotonic() - saved > SAVE_EVERY:
+            signalled = in_any_process(received)
+            if signalled or time.monotonic() - saved > SAVE_EVERY:
                 save()
-            stop_if_signalled(received, trainer, folder)
+            stop_if_signalled(signalled, trainer, folder)
 
         try:
             for record in trainer.run(after_step):
                 history.append(record)
-                if received or cost < SLOW_SAVE or time.monotonic() - saved > cost / SAVE_SHARE:
+                signalled = in_any_process(received)
+                if signalled or cost < SLOW_SAVE or time.monotonic() - saved > cost / SAVE_SHARE:
                     save()
-                write_metrics(folder, history)
+                if first:
+                    write_metrics(folder, history)
                 report(bar, writer, record, len(history))
-                stop_if_signalled(received, trainer, folder)
+                stop_if_signalled(signalled, trainer, folder)
         except NotFinite as error:
-            raise UserError(explain_not_finite(error, trainer, folder)) from error
-    write_metrics(folder, history)  # again, in case it was killed before the last time
+            processes.raise_together(explain_not_finite(error, trainer, folder) if first else "")
+    if first:
+        write_metrics(folder, history)  # again, in case it was killed before the last time
     return history
+
+
+def in_any_process(received: list[int]) -> list[int]:
+    """The signal that this or another process has received, if there is one."""
+    number = processes.largest(received[0] if received else 0)
+    return [number] if number else []
 
 
 def stop_if_signalled(received: list[int], trainer: Trainer, folder: Path) -> None:
@@ -101,11 +109,24 @@ def stop_if_signalled(received: list[int], trainer: Trainer, folder: Path) -> No
         raise Stopped(received[0], message)
 
 
+def find_state(folder: Path, identity: str) -> dict | None:
+    """The newest state in a folder, if there is one; that of another experiment is refused."""
+    state = checkpoints.latest_state(folder)
+    if state and state.get("experiment") != identity:
+        raise UserError(
+            f"the state in {folder} belongs to another experiment "
+            f"({state.get('experiment')}, not {identity}): remove it, or train that experiment"
+        )
+    return state
+
+
 def explain_not_finite(error: NotFinite, trainer: Trainer, folder: Path) -> str:
     """Writes the batch whose loss is not finite to a file; returns a message that names it."""
     records = trainer.splits.train.records
     path = folder / "not_finite.json"
-    batch = [records[index].id for index in error.indices]
+    whole = trainer.loaders["train"].sampler.keys(error.epoch)  # not one process's part
+    keys = whole[error.step - 1] if error.indices else []
+    batch = [records[index].id for _, index in keys]
     terms = {name: str(value) for name, value in error.terms.items()}
     files.write_json(
         path, {"epoch": error.epoch, "step": error.step, "terms": terms, "images": batch}

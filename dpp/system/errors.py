@@ -8,3 +8,7 @@ class UserError(Exception):
 def one_line(error: Exception) -> str:
     """The message of a library's error, without its line breaks."""
     return " ".join(str(error).split())
+
+
+class ReportedError(UserError):
+    """A mistake that another process of the same training reports: this one says nothing."""

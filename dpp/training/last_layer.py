@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpp.data.batches import batches
+from dpp.data.batches import merge, share
 from dpp.networks import losses
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Trainer
@@ -226,11 +226,12 @@ def refit(
 def cache_scores(trainer: Trainer) -> tuple[Tensor, Tensor]:
     """Scores (N, P) and labels (N,) of the un-augmented training images."""
     trainer.model.eval()
-    scores, labels = [], []
-    for batch in batches(trainer.loaders["projection"]):
-        scores.append(trainer.model.inspect(trainer.to_device(batch.images)).scores)
-        labels.append(batch.labels)
-    return torch.cat(scores), torch.cat(labels).to(trainer.device)
+    found = []
+    for batch in share(trainer.loaders["projection"]):
+        scores = trainer.model.inspect(trainer.to_device(batch.images)).scores
+        found.append({"scores": scores, "labels": batch.labels})
+    whole = merge(found)
+    return whole["scores"].to(trainer.device), whole["labels"].to(trainer.device)
 
 
 def _violation(weight: Tensor, gradient: Tensor, penalty: Tensor) -> Tensor:

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from dpp import ops
-from dpp.data.batches import Batch, ImageDataset, to_device
+from dpp.data.batches import Batch, ImageDataset, share, to_device
 from dpp.data.image_records import ImageRecord
 from dpp.networks.model import DeformableProtoPNet, offsets_at
 from dpp.reference import resting_places
+from dpp.system import processes
 from dpp.system.errors import UserError
 from dpp.system.files import sha256
 from dpp.training.trainer import Trainer
@@ -74,7 +75,7 @@ def search(model: DeformableProtoPNet, images: Iterable[Batch]) -> "Best":
     prototypes = model.prototypes
     best = Best(prototypes.normalised(), prototypes.geometry)
     device = prototypes.vectors.device
-    for batch in images:
+    for batch in share(images):
         z, offsets = model.locate(to_device(batch.images, device))
         for label in batch.labels.unique().tolist():
             numbers = (prototypes.classes == label).nonzero().flatten()
@@ -82,6 +83,7 @@ def search(model: DeformableProtoPNet, images: Iterable[Batch]) -> "Best":
             index = rows.to(device)
             moved = None if offsets is None else offsets[index]
             best.update(numbers, z[index], moved, batch.indices[rows])
+    best.merge()
     return best
 
 
@@ -124,6 +126,12 @@ class Best:
         self.centre[winners] = torch.cat([centres // width, centres % width], dim=1).cpu()
         if moved is not None:
             self.moved[winners] = offsets_at(moved, centres)[:, 0].cpu()
+
+    def merge(self) -> None:
+        """Takes what other processes found, if there are any, where that is more similar."""
+        found = (self.similarity, self.image, self.centre, self.moved, self.samples)
+        found = processes.keep_highest(*found)
+        self.similarity, self.image, self.centre, self.moved, self.samples = found
 
     def origins(self, labels: list[int], records: tuple[ImageRecord, ...]) -> list[Origin]:
         kernel_size = self.prototypes.shape[-1]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dpp.backbones.backbone import Backbone
-from dpp.data.batches import Splits, batches, make_loader, to_device
+from dpp.data.batches import Splits, batches, make_loader, merge, share, to_device
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 
@@ -244,18 +244,15 @@ class Trainer:
         Metrics of the test split are only recorded: nothing is chosen by them.
         """
         self.model.eval()
-        measured: dict[str, list[Tensor]] = {}
-        for batch in batches(self.loaders[split]):
+        measured = []
+        for batch in share(self.loaders[split]):
+            images, labels = self.to_device(batch.images), batch.labels.to(self.device)
             with torch.inference_mode():
-                values = self.model.measure(
-                    self.to_device(batch.images), batch.labels.to(self.device)
-                )
-            for name, value in values.items():
-                measured.setdefault(name, []).append(value.cpu())
-        whole = {name: torch.cat(values).double() for name, values in measured.items()}
+                values = self.model.measure(images, labels)
+            measured.append({name: value.cpu().double() for name, value in values.items()})
         return {
             f"{split}_{name}": float(values.median() if name == "offset" else values.mean())
-            for name, values in whole.items()
+            for name, values in merge(measured).items()
         }
 
     def to_device(self, images: Tensor) -> Tensor:

@@ -97,6 +97,8 @@ def test_a_run_ends_as_the_dense_one_does(tmp_path):
 
 
 def test_other_networks_are_refused():
-    experiment = make_experiment("smoke", model="protopnet", last_layer="sparse")
-    with pytest.raises(UserError, match="is for model=deformable"):
+    with pytest.raises(UserError, match="last_layer sparse is for deformable, not for protopnet"):
+        make_experiment("smoke", model="protopnet", last_layer="sparse")
+    experiment = make_experiment("smoke", deformation="search", last_layer="sparse")
+    with pytest.raises(UserError, match="no sparse last layer"):
         many_classes.build(experiment, None, 3)

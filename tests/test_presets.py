@@ -9,7 +9,7 @@ from dpp.paper import grid, tables
 from dpp.runs import records
 from dpp.system import paths
 from dpp.system.errors import UserError
-from dpp.training.experiments import MODELS, Experiment, base_experiment, make_experiment
+from dpp.training.experiments import CHOICES, MODELS, Experiment, base_experiment, make_experiment
 from dpp.training.presets import PRESETS
 
 
@@ -62,3 +62,9 @@ def test_names_of_all_committed_runs_are_those_of_the_grid():
     cells = (plans for table in tables.TITLES for plans in grid.cells(table).values())
     planned = {plan.name for plan in grid.unfold(plan for plans in cells for plan in plans)}
     assert len(committed) > 100 and committed <= planned
+
+
+def test_help_names_every_choice():
+    helps = {entry.name: entry.metadata["help"] for entry in fields(Experiment)}
+    for name, choices in CHOICES.items():
+        assert [choice for choice in choices if choice not in helps[name]] == [], name

@@ -17,6 +17,7 @@ from torch.nn import functional
 from dpp.backbones.backbone import Backbone
 from dpp.methods import deformable
 from dpp.networks.model import OTHER_CONNECTION, OWN_CONNECTION, DeformableProtoPNet
+from dpp.system import processes
 from dpp.system.errors import UserError
 from dpp.training import last_layer
 from dpp.training.experiments import Experiment
@@ -213,8 +214,8 @@ class SparselyConnected(DeformableProtoPNet):
 
 def build(experiment: Experiment, backbone: Backbone, classes: int) -> SparselyConnected:
     """The network of an experiment whose last layer is sparse."""
-    if experiment.model != "deformable" or experiment.deformation == "search":
-        raise UserError("last_layer=sparse is for model=deformable, and not for parts that search")
+    if experiment.deformation == "search":
+        raise UserError("parts that search have no sparse last layer: choose another last_layer")
     names = ("per_class", "kernel_size", "deformable", "switches")
     return SparselyConnected(backbone, classes, **{n: getattr(experiment, n) for n in names})
 
@@ -225,7 +226,7 @@ def stages(experiment: Experiment) -> dict:
     def fit_last_layer(trainer: Trainer) -> dict[str, float]:
         layer, tolerance = trainer.model.last_layer, experiment.last_layer_tolerance
         problem = (*last_layer.cache_scores(trainer), layer.out_features, layer.classes)
-        found = fit(*problem, l1=experiment.l1, tolerance=tolerance)
+        found = processes.from_first(lambda: fit(*problem, l1=experiment.l1, tolerance=tolerance))
         layer.take(found)
         zeros = 1 - (len(found.own) + len(found.values)) / (layer.out_features * layer.in_features)
         return {"loss": found.losses[-1], "zero_connections": zeros, "converged": found.converged}

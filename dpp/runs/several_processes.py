@@ -31,7 +31,6 @@ from dpp.data.batches import part_of
 from dpp.runs.finished import choose_device, load_source
 from dpp.system import processes
 from dpp.system.errors import UserError, one_line
-from dpp.training import last_layer
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Objective, Phase, Trainer
 
@@ -182,16 +181,7 @@ def share_work(trainer: Trainer, experiment: Experiment) -> None:
     share_batch_norm(trainer.model)
     trainer.loaders["train"].sampler.part = (number, count)
     trainer.objective = share_objective(trainer.objective, [len(part) for part in parts])
-    stages = dict(trainer.stages)
-    if "last layer" in stages:
-        stages["last layer"] = lambda trainer: fit_once(experiment, trainer)
-    trainer.stages = {name: equalised(stage) for name, stage in stages.items()}
-
-
-def fit_once(experiment: Experiment, trainer: Trainer) -> dict[str, float]:
-    """Stage 3: all processes compute scores, the first one fits the last layer to them."""
-    scores = last_layer.cache_scores(trainer)
-    return processes.from_first(lambda: last_layer.refit(experiment, trainer.model, *scores))
+    trainer.stages = {name: equalised(stage) for name, stage in trainer.stages.items()}
 
 
 def equalised(stage: Callable[[Trainer], dict]) -> Callable[[Trainer], dict]:

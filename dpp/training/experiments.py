@@ -23,12 +23,15 @@ from dpp.training.presets import PRESETS, preset
 
 RECIPE = 1  # raised when the same fields no longer mean the same run
 MODELS = ("deformable", "cnn", "protopnet", "tesnet", "prototree")
-PRECISIONS = ("float32", "bfloat16", "float16", "auto")
-LAST_LAYERS = ("converged", "passes", "fixed", "sparse")
-OFFSET_STARTS = ("normal", "he")
-PROTOTYPE_STARTS = ("uniform", "features")
-DEFORMATIONS = ("none", "predicted", "search")
-PROJECTIONS = ("nearest", "distinct")
+CHOICES = {
+    "model": MODELS,
+    "precision": ("float32", "bfloat16", "float16", "auto"),
+    "last_layer": ("converged", "passes", "fixed", "sparse"),
+    "offset_start": ("normal", "he"),
+    "prototype_start": ("uniform", "features"),
+    "deformation": ("none", "predicted", "search"),
+    "projection": ("nearest", "distinct"),
+}
 LONGEST_NAME = 100  # bytes of a data set in the name of a run: file systems allow 255 in all
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
 
@@ -77,13 +80,13 @@ class Experiment:
     decay: float = _field(0.1, "what joint training's rates are multiplied by...")
     decay_every: int = _field(5, "...after so many epochs")
     weight_decay: float = _field(1e-3, "of the backbone")
-    last_layer: str = _field("passes", f"how stage 3 ends: {', '.join(LAST_LAYERS)}")
+    last_layer: str = _field("passes", "how stage 3 ends: converged, passes, fixed, sparse")
     last_layer_tolerance: float = _field(1e-3, "of the optimality conditions, for converged")
     last_layer_passes: int = _field(20, "over the scores, for passes")
     last_layer_rate: float = _field(1e-4, "learning rate, for passes")
     batch_size: int = _field(80, "images in a training batch")
     precision: str = _field(
-        "float32", f"of training: {', '.join(PRECISIONS)} (bfloat16 if the device has it)"
+        "float32", "of training: float32, bfloat16, float16, auto (bfloat16 if the device has it)"
     )
     compile: bool = _field(False, "torch.compile the backbone")
     seed: int = _field(0, "of weights, splits, order and augmentation")
@@ -93,16 +96,12 @@ class Experiment:
     views: int = _field(
         0, "augmented views of a training image whose trunk features are kept; 0: no cache", True
     )
-    offset_start: str = _field(
-        "normal", f"of the offset branch in joint training: {', '.join(OFFSET_STARTS)}", later=True
-    )
+    offset_start: str = _field("normal", "of the offset branch, joint training: normal, he", True)
     prototype_start: str = _field(
-        "uniform", f"of the prototypes: {', '.join(PROTOTYPE_STARTS)} of own images", later=True
+        "uniform", "of the prototypes: uniform, features of own images", later=True
     )
     deformation: str = _field(
-        "predicted",
-        "how parts move: none (as not deformable), predicted (the paper), search (an extension)",
-        later=True,
+        "predicted", "of parts: none, predicted (the paper), search (an extension)", later=True
     )
     cut_after: str = _field(
         "", "the backbone's last layer that is kept (layer3); empty keeps all", later=True
@@ -118,15 +117,12 @@ class Experiment:
             object.__setattr__(self, entry.name, value)
         check_profile(self.profile)
         released.parse(self.variant)
-        _check_choice("model", self.model, MODELS)
-        _check_choice("last_layer", self.last_layer, LAST_LAYERS)
-        _check_choice("precision", self.precision, PRECISIONS)
-        _check_choice("offset_start", self.offset_start, OFFSET_STARTS)
-        _check_choice("prototype_start", self.prototype_start, PROTOTYPE_STARTS)
-        _check_choice("deformation", self.deformation, DEFORMATIONS)
-        _check_choice("projection", self.projection, PROJECTIONS)
-        if self.projection == "distinct" and self.model != "deformable":
-            raise UserError(f"projection distinct is for deformable, not for {self.model}")
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise UserError(f"{name}: {value!r} is not one of {', '.join(choices)}")
+        for name, value in {"projection": "distinct", "last_layer": "sparse"}.items():
+            if getattr(self, name) == value and self.model != "deformable":
+                raise UserError(f"{name} {value} is for deformable, not for {self.model}")
         if self.deformation == "none" or not self.deformable:  # two names of one experiment
             object.__setattr__(self, "deformable", False)
             object.__setattr__(self, "deformation", type(self).deformation)
@@ -239,11 +235,6 @@ def base_experiment(experiment: Experiment) -> Experiment:
         image_size=experiment.image_size,
         **PRESETS[experiment.profile]["base"],
     )
-
-
-def _check_choice(name: str, value: str, choices) -> None:
-    if value not in choices:
-        raise UserError(f"{name}: {value!r} is not one of {', '.join(choices)}")
 
 
 def _as(kind: type, name: str, value):

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from dpp.data.batches import merge, share
 from dpp.networks import losses
+from dpp.system import processes
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Trainer
 
@@ -164,8 +165,7 @@ def fit_by_passes(
         seed: of the order.
 
     Returns:
-        The weight after the last pass; the losses are one for each pass, after the one at the
-        start.
+        The weight after the last pass; a loss for the start, and one for each pass.
     """
     _check(scores, labels, weight, prototype_classes, l1)
     if passes < 0 or batch_size < 1:
@@ -191,7 +191,12 @@ def fit_by_passes(
 
 def stage(experiment: Experiment) -> Callable[[Trainer], dict[str, float]]:
     """Stage 3 as an experiment wants it, for any network with scores and a last layer."""
-    return lambda trainer: refit(experiment, trainer.model, *cache_scores(trainer))
+
+    def fit(trainer: Trainer) -> dict[str, float]:  # of several processes, the first one fits
+        problem = (experiment, trainer.model, *cache_scores(trainer))
+        return processes.from_first(lambda: refit(*problem))
+
+    return fit
 
 
 def refit(
@@ -295,12 +300,8 @@ def _check(scores, labels, weight, prototype_classes, l1) -> None:
 
 def _check_classes(name: str, values: Tensor, length: int, classes: int) -> None:
     if list(values.shape) != [length] or values.dtype != torch.int64:
-        raise ValueError(
-            f"{name}: expected int64 of shape [{length}], "
-            f"got {values.dtype} of shape {list(values.shape)}"
-        )
+        given = f"got {values.dtype} of shape {list(values.shape)}"
+        raise ValueError(f"{name}: expected int64 of shape [{length}], {given}")
     if len(values) and not 0 <= values.min() <= values.max() < classes:
-        raise ValueError(
-            f"{name}: expected classes from 0 to {classes - 1}, as weight has {classes} rows, "
-            f"got {values.min()} to {values.max()}"
-        )
+        given = f"as weight has {classes} rows, got {values.min()} to {values.max()}"
+        raise ValueError(f"{name}: expected classes from 0 to {classes - 1}, {given}")

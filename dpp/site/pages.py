@@ -17,8 +17,8 @@ from dpp.system.paths import NOTEBOOKS, PACKAGE, RESULTS, ROOT
 DOCS = ROOT / "docs"
 ASSETS = PACKAGE / "site" / "assets"
 HOW_TO = (
-    *("own_images", "training", "photo_profile", "paper_profile", "explanations", "measures"),
-    *("steering", "sharing"),
+    *("own_images", "training", "photo_profile", "paper_profile", "cluster", "explanations"),
+    *("measures", "steering", "sharing"),
 )
 LOOK_UP = ("equations", "operator", "live_demo")
 LINK = re.compile(r"(\]\()((?:\.\./)*)([^)#:\s]+)((?:#[^)]*)?\))")

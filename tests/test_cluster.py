@@ -167,7 +167,7 @@ def test_expected_memory_is_that_of_the_machine():
 
 
 def reproduce(folder, address: str = "") -> subprocess.Popen:
-    """Starts to make the smoke profile's Table 2 in a folder, on the cluster at an address if any."""
+    """Starts to make the smoke profile's Table 2 in a folder, on a cluster if it has an address."""
     command = [sys.executable, "-m", "dpp", "reproduce", "--profile", "smoke", "--only", "table2"]
     command += ["--engine", "ray", "--address", address] if address else ["--jobs", "2"]
     own = {f"DPP_{name}": str(folder / name.lower()) for name in ("RUNS", "DATA", "RESULTS")}

@@ -12,16 +12,19 @@ SOURCES := setup.py pyproject.toml dpp/system/toolchain.py \
              $(shell find csrc -type f | LC_ALL=C sort)
 FLAGS   := $(shell echo "$${CXX-} $${FORCE_CUDA-} $${CUDA_HOME-} $${TORCH_CUDA_ARCH_LIST-} \
              $${DPP_SANITIZE-} $$(command -v $${CXX:-c++})" | sha256sum | cut -c1-8)
+CLUSTER := build/cluster/.pins-$(call digest,pyproject.toml)
 BUILT   := $(VENV)/.built-$(call digest,$(SOURCES))-$(FLAGS)
 
-.PHONY: help setup reproduce test test-slow chaos audit lint format unit smoke sanitize cuda \
+.PHONY: help setup reproduce test test-slow test-cluster chaos audit lint format unit smoke sanitize cuda \
         test-browser execute notebooks status site lab bench doctor lock clean
 
 help:
 	@echo "make reproduce   make the paper's tables and figures: PROFILE=smoke|mini|photo|paper ONLY=names JOBS=n"
 	@echo "                 SET=\"name=value\" (no spaces in it) changes the notebooks' parameters"
+	@echo "                 ENGINE=ray ADDRESS=host:port makes the runs on a cluster: docs/cluster.md"
 	@echo "make test        lint, unit and browser tests, notebook checks, the smoke profile from nothing"
 	@echo "make test-slow   the tests that take minutes"
+	@echo "make test-cluster a Ray cluster on this machine, with Ray in build/cluster; part of make test-slow"
 	@echo "make chaos       random kills, damage and hostile files: SEED=n ATTACKS=n MINUTES=n"
 	@echo "make audit       known vulnerabilities of the pins, where the network allows it"
 	@echo "make test-browser the prototype browser, reports, site and demo in Chromium; part of make test"
@@ -58,7 +61,8 @@ $(BUILT): $(PINS) $(SOURCES)
 
 reproduce: $(BUILT)
 	@$(BIN)/dpp reproduce --profile "$(PROFILE)" $(foreach name,$(ONLY),--only "$(name)") \
-	  $(foreach pair,$(SET),--set "$(pair)") $(if $(JOBS),--jobs "$(JOBS)")
+	  $(foreach pair,$(SET),--set "$(pair)") $(if $(JOBS),--jobs "$(JOBS)") \
+	  $(if $(ENGINE),--engine "$(ENGINE)") $(if $(ADDRESS),--address "$(ADDRESS)")
 
 test: lint unit test-browser notebooks smoke
 
@@ -76,8 +80,20 @@ format: $(BUILT)
 unit: $(BUILT)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser"
 
-test-slow: $(BUILT)
-	@$(BIN)/python -m pytest -m slow
+test-slow: $(BUILT) test-cluster
+	@$(BIN)/python -m pytest -m "slow and not cluster"
+
+test-cluster: $(BUILT) $(CLUSTER)
+	@PYTHONPATH=$(CURDIR)/build/cluster $(BIN)/python -m pytest -m cluster tests/test_cluster.py
+
+# Ray is large and few need it: it stays out of the environment. What it needs besides is there.
+$(CLUSTER): $(BUILT)
+	@echo "installing the extra cluster into build/cluster"
+	@rm -rf build/cluster
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --target build/cluster $$($(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["cluster"])')
+	@touch $@
 
 chaos: $(BUILT)
 	@$(BIN)/python tests/chaos $(if $(SEED),--seed "$(SEED)") $(if $(ATTACKS),--attacks "$(ATTACKS)") \

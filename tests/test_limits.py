@@ -4,7 +4,7 @@ import pytest
 from tiny_data import write_folder
 
 from dpp import runs
-from dpp.paper import run_queue
+from dpp.paper import engines
 from dpp.runs import making
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
@@ -38,7 +38,7 @@ def test_what_cannot_fit_is_refused_by_an_estimate(changes, options, said, tmp_p
 
 def test_more_jobs_than_fit_are_refused():
     with pytest.raises(UserError, match="jobs=1000: so many runs at a time need about 400 GB"):
-        run_queue.choose_jobs(1000)
+        engines.choose_jobs(1000)
 
 
 def test_usual_experiments_fit():

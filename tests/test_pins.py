@@ -23,6 +23,9 @@ LOCK = pins((ROOT / "requirements.txt").read_text().splitlines())
 DIRECT = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
 
 
+CLUSTER = PROJECT["optional-dependencies"]["cluster"]
+
+
 def conda_pip_lines() -> list[str]:
     entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     return next(entry["pip"] for entry in entries if isinstance(entry, dict))
@@ -43,6 +46,13 @@ def test_conda_file_names_the_same_versions():
 def test_lock_pins_every_line():
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     assert len(LOCK) == sum(not line.startswith("#") for line in lines)
+
+
+def test_cluster_extra_is_pinned_beside_the_lock_which_has_what_else_it_needs():
+    assert len(pins(CLUSTER)) == len(CLUSTER) and not pins(CLUSTER).keys() & LOCK.keys()
+    needs = ("click", "filelock", "jsonschema", "packaging", "protobuf", "pyyaml", "requests")
+    assert set(needs) <= LOCK.keys()
+    assert f"ray=={pins(CLUSTER)['ray']}" in (ROOT / "docs" / "cluster.md").read_text()
 
 
 def test_citation_carries_the_version():

@@ -15,7 +15,7 @@ from dpp.paper import grid, run_queue
 from dpp.runs import checkpoints
 from dpp.runs.ensembles import Ensemble
 from dpp.runs.making import prepare
-from dpp.system import files
+from dpp.system import files, worker_pool
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 
@@ -61,7 +61,7 @@ def test_each_run_has_one_thread_so_that_numbers_do_not_depend_on_the_jobs(made)
 
 def test_second_time_starts_no_process(made, monkeypatch, capsys):
     started = "a process was started"
-    monkeypatch.setattr(run_queue.worker_pool, "pool", lambda *_, **__: pytest.fail(started))
+    monkeypatch.setattr(worker_pool, "pool", lambda *_, **__: pytest.fail(started))
     kept = []
     assert not run_queue.run_all([Ensemble(PAIR)], root=made[0], keep=lambda *r: kept.extend(r))
     assert len(kept) == 4
@@ -178,7 +178,7 @@ def test_killed_parent_takes_its_workers_along(tmp_path):
     ready = lambda: len(list(tmp_path.glob("runs/*/metrics.csv"))) == 2  # noqa: E731
     stop(tmp_path, ORPHANED, signal.SIGKILL, ready)
     folders = list((tmp_path / "runs").glob("deformable-*"))
-    deadline = time.monotonic() + 2 * run_queue.worker_pool.GRACE + 10
+    deadline = time.monotonic() + 2 * worker_pool.GRACE + 10
     while any(map(files.is_locked, folders)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert len(folders) == 2 and not any(map(files.is_locked, folders))
@@ -198,18 +198,17 @@ def test_run_that_another_process_makes_is_waited_for_then_taken_over(tmp_path, 
     assert held.wait(10)
     waited = []
     monkeypatch.setattr(
-        run_queue.Display, "wait_for", lambda display, name: waited.append(name) or go.set()
+        run_queue.Display, "say_once", lambda display, line: waited.append(line) or go.set()
     )
     assert run_queue.run_all([run], jobs=1, root=tmp_path) == {}
     holder.join(10)
-    assert run.name in waited
+    assert f"{run.name}: another process is making it: waiting" in waited
     assert (tmp_path / run.name / "manifest.json").is_file()
 
 
-def test_run_that_is_waited_for_is_named_once(tmp_path, capsys):
+def test_line_is_said_once(tmp_path, capsys):
     run = tiny(weights="none")
     with run_queue.Display({run.name: run}, set(), tmp_path) as display:
-        display.wait_for(run.name)
-        display.wait_for(run.name)
-    said = capsys.readouterr().out
-    assert said.splitlines() == [f"{run.name}: another process is making it: waiting"]
+        display.say_once("waiting")
+        display.say_once("waiting")
+    assert capsys.readouterr().out.splitlines() == ["waiting"]

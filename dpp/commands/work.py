@@ -32,7 +32,8 @@ def run_reproduce(arguments: argparse.Namespace) -> int:
     from dpp.paper import reproduce
 
     settings = dict(arguments.set)
-    worked = reproduce.reproduce(arguments.profile, arguments.only, settings, arguments.jobs)
+    where = {name: getattr(arguments, name) for name in ("jobs", "engine", "address")}
+    worked = reproduce.reproduce(arguments.profile, arguments.only, settings, **where)
     return int(not worked)
 
 
@@ -151,6 +152,17 @@ def add_reproduce_command(commands: argparse._SubParsersAction) -> None:
         type=int,
         default=0,
         help="runs, then notebooks, at a time (default: one for each core or GPU)",
+    )
+    command.add_argument(
+        "--engine",
+        default="local",
+        help="where runs are made: local, this machine, or ray, a cluster (default: local)",
+    )
+    command.add_argument(
+        "--address",
+        default="",
+        metavar="HOST:PORT",
+        help="of the Ray cluster (default: RAY_ADDRESS, or port 6379 of this machine)",
     )
     command.set_defaults(run=run_reproduce)
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from dpp import runs
 from dpp.analysis.training_study import usual_backbones
-from dpp.paper import cost, grid, notebooks, photo, run_queue
+from dpp.paper import cost, engines, grid, notebooks, photo, run_queue
 from dpp.paper.regenerate import TOLERANCE, RegeneratedTable
 from dpp.runs import records
 from dpp.runs.ensembles import Ensemble, module_of
@@ -28,6 +28,8 @@ def reproduce(
     only: Iterable[str] = (),
     settings: Mapping[str, str] = MappingProxyType({}),
     jobs: int = 0,
+    engine: str = "local",
+    address: str = "",
 ) -> bool:
     """Trains what notebooks need, runs them, and prints the tables.
 
@@ -36,11 +38,14 @@ def reproduce(
         only: see `notebooks.find`.
         settings: parameters by name, as text; every chosen notebook must have them.
         jobs: runs, then notebooks, at a time; 0 for one for each core or GPU.
+        engine: that makes the runs, see `engines.choose`; notebooks are run on this machine.
+        address: of the engine's cluster.
 
     Returns:
         Whether all of it worked.
     """
     check_profile(profile)
+    chosen = engines.choose(engine, jobs, address)
     if "profile" in settings:
         raise UserError(f"--set cannot change the profile: use --profile {settings['profile']}")
     work = {path: notebooks.values(path, profile, settings) for path in notebooks.find(only)}
@@ -62,9 +67,9 @@ def reproduce(
 
     plans = [*others, *(plan for table in tables for plan in table.plans)]
     if profile == "photo":
-        plans = plan_photo(plans, jobs)
-    failed_runs = run_queue.run_all(plans, jobs=jobs, keep=records.store)
-    processes, _ = run_queue.choose_jobs(jobs)
+        plans = plan_photo(plans, jobs if engine == "local" else 0)
+    failed_runs = run_queue.run_all(plans, keep=records.store, engine=chosen)
+    processes, _ = engines.choose_jobs(jobs if engine == "local" else 0)
     failed_notebooks = notebooks.execute(work, results / "notebooks", processes)
     for table in tables:
         print(f"\n{table}")
@@ -90,7 +95,7 @@ def plan_photo(plans: Iterable[grid.Plan], jobs: int) -> list[grid.Plan]:
     unfinished = [plan for plan in networks if not runs.find(plan)]
     if unfinished:
         known = [plan for plan in grid.unfold(finished) if not isinstance(plan, Ensemble)]
-        print(cost.estimate(unfinished, known, run_queue.choose_jobs(jobs)[0]), flush=True)
+        print(cost.estimate(unfinished, known, engines.choose_jobs(jobs)[0]), flush=True)
     return [*finished, *chosen]
 
 

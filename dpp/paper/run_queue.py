@@ -1,35 +1,30 @@
 """Trains many runs side by side, with one display; finished runs are not trained again.
 
-On CPUs each run has a process and a thread of its own, so that its numbers do not depend on how
-many there are; on GPUs the processes take turns among the devices.
+An engine (`dpp.paper.engines`) makes them, in processes of this machine or on a cluster.
 """
 
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 
 from dpp import runs
 from dpp.data import catalogue
+from dpp.paper import engines
+from dpp.paper.engines import Engine, Finished
 from dpp.paper.grid import needs, unfold
 from dpp.paper.photo import Plan, members
-from dpp.runs import ensembles, limits, run_files
-from dpp.runs.ensembles import Ensemble, EnsembleRun
+from dpp.runs import ensembles, run_files
+from dpp.runs.ensembles import Ensemble
 from dpp.runs.method_of import method_of
-from dpp.system import files, paths, worker_pool
+from dpp.system import files, paths
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 
-MOST_JOBS = 8  # by default: each takes about a gigabyte
-IMAGES = (*ensembles.SAME, "train_per_class")  # what decides which images runs share
-FEATURES = ("backbone", "weights", "frozen_trunk", "views")  # ... and which features of them
 LOOK_EVERY = 1.0  # seconds between two looks at the runs under way
-Finished = runs.Run | EnsembleRun
 
 
 def run_all(
@@ -38,6 +33,7 @@ def run_all(
     jobs: int = 0,
     root: Path | None = None,
     keep: Callable[..., None] = lambda *finished: None,
+    engine: Engine | None = None,
 ) -> dict[str, str]:
     """Finds or trains runs, and whatever they need.
 
@@ -46,15 +42,16 @@ def run_all(
 
     Args:
         plans: experiments and ensembles.
-        jobs: processes; 0 for one for each core or GPU.
+        jobs: processes on this machine; 0 for one for each core or GPU.
         root: where runs live, instead of `runs/` or `DPP_RUNS`.
         keep: called with runs as soon as they are finished.
+        engine: that makes the runs, instead of processes on this machine.
 
     Returns:
         By the name of each run that failed, the reason.
     """
     root = Path(root) if root else paths.runs_root()
-    jobs, devices = choose_jobs(jobs)
+    engine = engine or engines.LocalEngine(jobs)
     work = {plan.name: plan for plan in unfold(plans)}  # a name costs a digest of weights and data
     needed = {name: {one.name for one in needs(plan)} for name, plan in work.items()}
     finished = {name: run for name, plan in work.items() if (run := find_verified(plan, root))}
@@ -65,53 +62,46 @@ def run_all(
         print(f"{len(work)} runs, {len(done)} already finished", flush=True)
     if not waiting:
         return {}
-    failed = prepare_data(work[name] for name in waiting)
-    waiting = [name for name in waiting if name not in failed]
-    display = Display(work, done | failed.keys(), root)
     running: dict[Future, str] = {}
-    numbers = worker_pool.SPAWN.Value("i", 0)
-    saved = "runs in progress are saved"
-    with worker_pool.pool(jobs, begin, numbers, devices, kept=saved) as pool, display:
-        while waiting or running:
-            for name in [name for name in waiting if failed.keys() & needed[name]]:
-                waiting.remove(name)
-                failed[name] = "a run that it needs failed"
-            ready = (name for name in list(waiting) if needed[name] <= done)
-            while len(running) < jobs and (name := next(ready, None)):
-                if files.is_locked(root / name):
-                    display.wait_for(name)
-                    continue
-                waiting.remove(name)
-                running[pool.submit(make, work[name], root)] = name
-            if not running:  # only what other processes are making is left
-                time.sleep(LOOK_EVERY)
-            for future in wait(running, LOOK_EVERY, FIRST_COMPLETED).done:
-                name = running.pop(future)
-                try:
-                    run = future.result()
-                except files.BusyError:  # it was quicker
-                    waiting.append(name)
-                    continue
-                except BrokenExecutor:  # the pool cannot run the others either
-                    raise
-                except UserError as error:
-                    failed[name] = str(error)
-                except Exception as error:  # of any kind: the other runs continue
-                    failed[name] = f"{type(error).__name__}: {error}"
-                else:
-                    keep(run)
-                    done.add(name)
-                display.end(name, failed.get(name, ""))
-            display.show(running.values())
+    with engine.started([work[name] for name in waiting], root):
+        failed = prepare_data((work[name] for name in waiting), engine)
+        waiting = [name for name in waiting if name not in failed]
+        with Display(work, done | failed.keys(), root) as display:
+            while waiting or running:
+                for name in [name for name in waiting if failed.keys() & needed[name]]:
+                    waiting.remove(name)
+                    failed[name] = "a run that it needs failed"
+                ready = (name for name in list(waiting) if needed[name] <= done)
+                slots = engine.slots()
+                while len(running) < slots and (name := next(ready, None)):
+                    if files.is_locked(root / name):
+                        display.say_once(f"{name}: another process is making it: waiting")
+                        continue
+                    waiting.remove(name)
+                    running[engine.submit(work[name], root)] = name
+                if slots == 0:
+                    display.say_once("no machine is left to make runs: waiting for one")
+                if not running:  # only what other processes are making is left
+                    time.sleep(LOOK_EVERY)
+                for future in wait(running, LOOK_EVERY, FIRST_COMPLETED).done:
+                    name = running.pop(future)
+                    try:
+                        run = future.result()
+                    except files.BusyError:  # it was quicker
+                        waiting.append(name)
+                        continue
+                    except BrokenExecutor:  # the pool cannot run the others either
+                        raise
+                    except UserError as error:
+                        failed[name] = str(error)
+                    except Exception as error:  # of any kind: the other runs continue
+                        failed[name] = f"{type(error).__name__}: {error}"
+                    else:
+                        keep(run)
+                        done.add(name)
+                    display.end(name, failed.get(name, ""))
+                display.show(running.values())
     return failed
-
-
-def choose_jobs(jobs: int) -> tuple[int, list[str]]:
-    """How many processes, and the devices among which they take turns."""
-    limits.check_jobs(jobs)
-    devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())] or ["cpu"]
-    usual = len(devices) if devices != ["cpu"] else min(worker_pool.count_cores(), MOST_JOBS)
-    return jobs or usual, devices
 
 
 def find_verified(plan: Plan, root: Path) -> Finished | None:
@@ -128,7 +118,7 @@ def find_verified(plan: Plan, root: Path) -> Finished | None:
     return run
 
 
-def prepare_data(plans: Iterable[Plan]) -> dict[str, str]:
+def prepare_data(plans: Iterable[Plan], engine: Engine) -> dict[str, str]:
     """Draws, reads and caches what runs share, before several processes need it at the same time.
 
     Returns:
@@ -139,51 +129,18 @@ def prepare_data(plans: Iterable[Plan]) -> dict[str, str]:
     failed: dict[str, str] = {}
     for plan in plans:
         for experiment in members(plan):
-            images = tuple(getattr(experiment, name) for name in IMAGES)
+            images = engines.values_of(experiment, engines.IMAGES)
             if images not in read:
                 read.add(images)
                 runs.load_splits(experiment, runs.load_source(experiment))
             if not experiment.views or isinstance(plan, Ensemble):  # whose members are plans too
                 continue
-            features = images + tuple(getattr(experiment, name) for name in FEATURES)
+            features = engines.values_of(experiment, engines.FEATURES)
             if features not in cached:
-                cached[features] = cache_features(experiment)
+                cached[features] = engine.cache_features(experiment)
             if cached[features]:
                 failed[plan.name] = cached[features]
     return failed
-
-
-def cache_features(experiment: Experiment) -> str:
-    """Computes a trunk's features unless they are cached; returns what went wrong, if anything."""
-    try:
-        runs.prepare(experiment)
-    except UserError as error:  # such as a full disk: runs on other backbones continue
-        return str(error)
-    return ""
-
-
-# ---- In the processes
-
-WORKER = {"device": "cpu"}  # of this process
-
-
-def begin(numbers, devices: list[str]) -> None:
-    """Sets up a worker process: chooses its device, ignores SIGINT except during training."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with numbers.get_lock():
-        WORKER["device"] = devices[numbers.value % len(devices)]
-        numbers.value += 1
-    if WORKER["device"] == "cpu":
-        torch.set_num_threads(1)
-
-
-def make(plan: Plan, root: Path) -> Finished:
-    """Finds or trains one run; an interruption is a `UserError`, which other processes can read."""
-    run = ensembles.module_of(plan).run
-    try:
-        return run(plan, root=root, device=WORKER["device"], progress=False)
-    except KeyboardInterrupt as stop:
-        raise UserError(str(stop)) from stop
 
 
 # ---- Progress on the terminal
@@ -205,7 +162,7 @@ class Display:
         self.finished = sum(self.costs[name] for name in done)
         self.before, self.ended = self.finished, len(done)
         self.started = time.monotonic()
-        self.others: set[str] = set()  # runs that another process is making
+        self.said: set[str] = set()
 
     def __enter__(self):
         self.bar = tqdm(total=sum(self.costs.values()), initial=self.before, disable=None)
@@ -227,11 +184,11 @@ class Display:
             f"{self.ended}/{self.count} runs, {self.left(share)}: {'; '.join(texts)}"
         )
 
-    def wait_for(self, name: str) -> None:
-        """Says, once, that another process is making a run."""
-        if name not in self.others:
-            self.others.add(name)
-            self.bar.write(f"{name}: another process is making it: waiting")
+    def say_once(self, line: str) -> None:
+        """Prints a line, such as that another process is making a run, unless it was before."""
+        if line not in self.said:
+            self.said.add(line)
+            self.bar.write(line)
             sys.stdout.flush()
 
     def end(self, name: str, failed: str) -> None:

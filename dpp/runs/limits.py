@@ -15,6 +15,9 @@ LOADERS = 4  # each with its own processes: training, projection, validation, te
 MOST_EPOCHS = 100_000
 SMALL_REACH = 3  # cells from its centre that a prototype may have parts at on any map
 FLOAT = 4  # bytes
+RUN_BYTES = 1e9  # that a run takes besides its batches, about
+PIXEL_BYTES = 5e3  # that training takes for each pixel of a batch, at most, on DenseNet-161
+VIEW_BYTES = 500  # ... where the trunk's features are cached
 COPIES = 4  # of what is trained: itself, its gradient, and two moments of Adam
 
 
@@ -94,6 +97,18 @@ def check_reach(experiment: Experiment, cells: int) -> None:
             f"centre, off the image, as the map has {cells} x {cells}: choose an odd number up to "
             f"{2 * most + 1} or an even one up to {(most + 1) // 2 * 2}"
         )
+
+
+def expected_memory(experiment: Experiment, gpu: bool) -> int:
+    """Bytes of the machine's memory that a run takes, about, for those who place runs by it.
+
+    Args:
+        experiment: of the run.
+        gpu: whether it is trained on one, whose own memory holds the batches.
+    """
+    pixels = experiment.batch_size * experiment.image_size**2
+    each = 3 * FLOAT if gpu else VIEW_BYTES if experiment.views else PIXEL_BYTES
+    return int(RUN_BYTES + pixels * each)
 
 
 def available_memory() -> float:

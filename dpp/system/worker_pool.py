@@ -51,6 +51,23 @@ def _begin(parent: int, begin: Callable, *given) -> None:
 
 
 @contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes a Ctrl-C and a SIGTERM a `KeyboardInterrupt` until the block ends."""
+    watched = (signal.SIGINT, signal.SIGTERM)  # a shell may have started us ignoring SIGINT
+    before = {number: signal.signal(number, signal.default_int_handler) for number in watched}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def describe_stop(kept: str) -> str:
+    """The message of work that was stopped; `kept` is what is saved."""
+    return f"stopped; {kept}: run the same command to resume"
+
+
+@contextmanager
 def pool(jobs: int, begin: Callable, *given, kept: str) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes, which are sent a SIGINT when this one gets a Ctrl-C or a SIGTERM.
 
@@ -65,22 +82,19 @@ def pool(jobs: int, begin: Callable, *given, kept: str) -> Iterator[ProcessPoolE
     Raises:
         UserError: a process died.
     """
-    watched = (signal.SIGINT, signal.SIGTERM)  # a shell may have started us ignoring SIGINT
-    before = {number: signal.signal(number, signal.default_int_handler) for number in watched}
     given = (os.getpid(), begin, *given)
-    executor = ProcessPoolExecutor(jobs, SPAWN, initializer=_begin, initargs=given)
-    try:
-        yield executor
-    except KeyboardInterrupt as stop:
-        for process in multiprocessing.active_children():
-            os.kill(process.pid, signal.SIGINT)
-        raise KeyboardInterrupt(f"stopped; {kept}: run the same command to resume") from stop
-    except BrokenExecutor as error:
-        raise UserError(
-            "a worker process died, perhaps because memory ran out; what was finished is kept: run "
-            "the command again with fewer jobs"
-        ) from error
-    finally:
-        executor.shutdown(cancel_futures=True)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with interruptible():
+        executor = ProcessPoolExecutor(jobs, SPAWN, initializer=_begin, initargs=given)
+        try:
+            yield executor
+        except KeyboardInterrupt as stop:
+            for process in multiprocessing.active_children():
+                os.kill(process.pid, signal.SIGINT)
+            raise KeyboardInterrupt(describe_stop(kept)) from stop
+        except BrokenExecutor as error:
+            raise UserError(
+                "a worker process died, perhaps because memory ran out; what was finished is kept: "
+                "run the command again with fewer jobs"
+            ) from error
+        finally:
+            executor.shutdown(cancel_futures=True)

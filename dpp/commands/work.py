@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import shlex
+import sys
 from pathlib import Path
 
 from dpp import doctor
@@ -72,6 +74,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     from dpp.runs import several_processes
 
     with several_processes.joined(arguments.device) as arguments.device:
+        several_processes.compare({"commands": shlex.join(sys.argv[1:])})
         return train(arguments)
 
 
@@ -85,11 +88,12 @@ def train(arguments: argparse.Namespace) -> int:
         from dpp.report import own_folder
         from dpp.runs import limits
 
-        device = runs.choose_device(arguments.device)
-        limits.check_workers(arguments.workers)  # before images are read and steps are timed
-        experiment = processes.from_first(
-            lambda: own_folder.prepare(arguments.profile, changes, arguments.root, device)
-        )
+        def prepare() -> Experiment:
+            device = runs.choose_device(arguments.device)
+            limits.check_workers(arguments.workers)  # before images are read and steps are timed
+            return own_folder.prepare(arguments.profile, changes, arguments.root, device)
+
+        experiment = processes.from_first(prepare)
     else:
         experiment = processes.in_turn(
             lambda: make_experiment(arguments.profile or "mini", **changes)

@@ -150,22 +150,25 @@ def describe(experiment: Experiment) -> dict[str, str]:
         size = record.path.stat().st_size
         listed.update(f"{record.id} {record.label} {record.box} {size}\n".encode())
     return {
-        "experiment": experiment.identity,
-        "images": listed.hexdigest(),
-        "dpp": __version__,
-        "torch": torch.__version__,
+        "experiments": experiment.identity,
+        "images": f"digest {listed.hexdigest()[:12]}",
+        "versions of dpp": __version__,
+        "versions of torch": torch.__version__,
     }
 
 
 def compare(own: dict[str, str]) -> None:
-    """Raises a `UserError` in all processes if one has another value than the first process."""
-    first, *_ = everybody = processes.gather(own)
-    for number, values in enumerate(everybody):
-        if different := [name for name in first if values[name] != first[name]]:
-            name = different[0]
-            shown = f"{values[name][:12]}, not {first[name][:12]}"
-            problem = f"its {name} differ from the first process's ({shown}): make them equal"
-            processes.raise_together(problem if number == processes.rank() else "")
+    """Raises a `UserError` in all processes if one has another value than the first process.
+
+    Args:
+        own: this process's values, by name.
+    """
+    everybody = processes.gather(own)
+    first, problem = everybody[0], ""
+    if different := [name for name in own if own[name] != first[name]]:
+        name = different[0]
+        problem = f"{name} differ from the first process's: {own[name]}, not {first[name]}"
+    processes.raise_together(problem)
 
 
 def share_work(trainer: Trainer, experiment: Experiment) -> None:
@@ -175,7 +178,7 @@ def share_work(trainer: Trainer, experiment: Experiment) -> None:
         trainer: the same in all processes.
         experiment: what it trains.
     """
-    compare({"pixels": trainer.splits.train.store.content_digest()})
+    compare({"pixels": f"digest {trainer.splits.train.store.content_digest()[:12]}"})
     number, count = processes.rank(), processes.count()
     parts = [part_of(range(experiment.batch_size), place, count) for place in range(count)]
     share_batch_norm(trainer.model)

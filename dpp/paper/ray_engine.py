@@ -123,7 +123,8 @@ class RayEngine:
         problem = ""  # or the task that returns what is wrong with the trunk features
         if isinstance(plan, Experiment):
             problem = self.caches.get(engines.values_of(plan, engines.FEATURES), "")
-        return self.threads.submit(self.wait_for, self.start(make_there, plan, root.resolve(), problem))
+        task = self.start(make_there, plan, root.resolve(), problem)
+        return self.threads.submit(self.wait_for, task)
 
     def start(self, function: Callable, plan: Plan, *given):
         """Starts a task with what it needs of its machine; it waits for tasks among `given`."""

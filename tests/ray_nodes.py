@@ -9,10 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PATIENCE = 300.0  # seconds, on a busy machine
+ATTEMPTS = 3  # to start a machine: Ray gives up after 30 s, whatever else the processor does
 SMALL = ("--object-store-memory", "80000000", "--disable-usage-stats")
 SMALL += ("--include-log-monitor", "false")
 
@@ -37,26 +38,34 @@ class Nodes:
         """
         port = self.address.rpartition(":")[2]
         place = ("--address", self.address)
-        if not self.processes:
+        if not any(process.poll() is None for process in self.processes):
             place = ("--head", "--port", port, "--include-dashboard=false")
             place += ("--temp-dir", str(self.folder / "session"))
         command = [*prefix, sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += [*place, "--num-cpus", str(cpus), *SMALL]
+        for _ in range(ATTEMPTS):
+            process, log = self.start(command, variables)
+            deadline = time.monotonic() + PATIENCE
+            while process.poll() is None and time.monotonic() < deadline:
+                if "Ray runtime started" in log.read_text():
+                    return process
+                time.sleep(0.2)
+            self.kill(process)
+        raise AssertionError(log.read_text())
+
+    def start(self, command: Sequence[str], variables: dict) -> tuple[subprocess.Popen, Path]:
         log = self.folder / f"node-{len(self.processes)}.log"
+        own = {"RAY_worker_niceness": "0", "RAY_agent_register_timeout_ms": "100000"}
         with log.open("w") as output:
             process = subprocess.Popen(
                 command,
-                env=os.environ | {"RAY_worker_niceness": "0"} | variables,
+                env=os.environ | own | variables,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self.processes.append(process)
-        deadline = time.monotonic() + PATIENCE
-        while "Ray runtime started" not in log.read_text():
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
-        return process
+        return process, log
 
     def members(self, process: subprocess.Popen, title: str) -> list[int]:
         """The processes of a machine whose title has some text, by their numbers."""
@@ -70,14 +79,16 @@ class Nodes:
                 continue
         return found
 
+    def kill(self, process: subprocess.Popen) -> None:
+        """Ends all processes of a machine."""
+        for number in self.members(process, ""):
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        process.wait()
+
     def end(self) -> None:
         for process in reversed(self.processes):
-            for number in self.members(process, ""):
-                try:
-                    os.kill(number, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            process.wait()
+            self.kill(process)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -18,6 +18,7 @@ import torch
 from test_runs import command, digest, tiny
 from tiny_data import save_image, write_cub
 from tiny_network import Enough
+from torch.distributed import PrefixStore, TCPStore
 from two_processes import METHOD_CHANGES, SHORT, stop_at_second_record
 
 from dpp import runs
@@ -194,6 +195,19 @@ def test_processes_that_do_not_meet_say_so(monkeypatch, rank):
     for name, value in place_of(rank, free_port()).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="the 2 processes did not meet at 127.0.0.1:"):
+        several_processes.meet()
+
+
+def test_restarted_processes_do_not_meet_those_before_them(monkeypatch):
+    monkeypatch.setattr(several_processes, "MEETING", 1)
+    kept = TCPStore("127.0.0.1", 0, is_master=True)  # as torchrun keeps it over restarts
+    torchrun_sets = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    for name, value in (place_of(0, kept.port) | torchrun_sets).items():
+        monkeypatch.setenv(name, value)
+    PrefixStore(several_processes.attempt(), kept).set("came 1", "")
+    several_processes.meet()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(UserError, match="did not meet"):
         several_processes.meet()
 
 

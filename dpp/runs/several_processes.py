@@ -88,7 +88,8 @@ def meet() -> distributed.Store:
     try:
         if os.environ["RANK"] != "0":
             wait_for_port(address, int(port))
-        store, own, _ = next(distributed.rendezvous("env://", timeout=patience))
+        shared, own, _ = next(distributed.rendezvous("env://", timeout=patience))
+        store = distributed.PrefixStore(attempt(), shared)
         store.set(f"came {own}", "")
         store.wait([f"came {number}" for number in range(count)], patience)
     except (OSError, ValueError, RuntimeError, OverflowError) as error:
@@ -99,6 +100,15 @@ def meet() -> distributed.Store:
         ) from error
     store.set_timeout(LONGEST_WAIT)
     return store
+
+
+def attempt() -> str:
+    """What tells this start of the processes from those before it.
+
+    Restarted processes find the store of those that ended, with addresses that nobody listens at.
+    """
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"start {restarts} of {os.environ['WORLD_SIZE']} processes"
 
 
 def wait_for_port(address: str, port: int) -> None:

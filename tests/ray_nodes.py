@@ -39,7 +39,7 @@ class Nodes:
         port = self.address.rpartition(":")[2]
         place = ("--address", self.address)
         if not any(process.poll() is None for process in self.processes):
-            place = ("--head", "--port", port, "--include-dashboard=false")
+            place = ("--head", "--port", port, "--include-dashboard=false", "--no-monitor")
             place += ("--temp-dir", str(self.folder / "session"))
         command = [*prefix, sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += [*place, "--num-cpus", str(cpus), *SMALL]

@@ -172,7 +172,8 @@ def reproduce(folder, address: str = "") -> subprocess.Popen:
     command += ["--engine", "ray", "--address", address] if address else ["--jobs", "2"]
     own = {f"DPP_{name}": str(folder / name.lower()) for name in ("RUNS", "DATA", "RESULTS")}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=os.environ | own, cwd=ROOT, **pipes)
+    folder.mkdir(exist_ok=True)  # not the checkout: Ray's processes import from here first
+    return subprocess.Popen(command, env=os.environ | own, cwd=folder, **pipes)
 
 
 def wait_until(reached, process: subprocess.Popen) -> None:

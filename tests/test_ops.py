@@ -656,3 +656,19 @@ def test_prototype_without_dimensions_is_named():
     z, offsets, _ = make_case()
     with pytest.raises(RuntimeError, match="prototypes: expected shape"):
         ops.max_similarity(z, offsets, torch.tensor(1.0, dtype=z.dtype))
+
+
+@pytest.mark.parametrize("count", [2048, 2049, 5000])
+def test_more_prototypes_than_are_held_at_once(count):
+    generator = torch.Generator().manual_seed(count)
+    z = torch.rand(2, 4, 3, 3, generator=generator)
+    offsets = torch.randn(2, 8, 3, 3, generator=generator, requires_grad=True)
+    prototypes = torch.rand(count, 4, 2, 2, generator=generator, requires_grad=True)
+    found, places = ops.max_similarity(z, offsets, prototypes, dilation=1)
+    expected, best = reference.max_similarity(z, offsets, prototypes, dilation=1)
+    torch.testing.assert_close(found, expected)
+    assert (places == best).float().mean() > 0.999  # of equal ones, rounding chooses
+    weights = torch.rand(found.shape, generator=generator)
+    grads = torch.autograd.grad((weights * found).sum(), [offsets, prototypes])
+    others = torch.autograd.grad((weights * expected).sum(), [offsets, prototypes])
+    torch.testing.assert_close(grads, others, atol=1e-4, rtol=1e-4)

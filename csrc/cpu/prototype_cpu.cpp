@@ -13,6 +13,10 @@
 namespace dpp {
 namespace {
 
+// Prototypes whose maps are held at once: more would leave the caches, and memory would grow with
+// them.
+constexpr int64_t kMostPrototypes = 2048;
+
 // Adds up a chunk's similarity map (equation 5), (centres, P), part by part. `samples` is memory
 // for one part's.
 template <typename T>
@@ -111,6 +115,16 @@ std::tuple<Tensor, Tensor> max_similarity(const Tensor& z, const MaybeTensor& of
   check_common(z, offsets, prototypes.size(2), dilation);
   check_outside(outside);
   at::AutoDispatchBelowADInplaceOrView guard;
+  if (prototypes.size(0) > kMostPrototypes) {
+    std::vector<Tensor> scores, argmax;
+    const int64_t groups = divide_up(prototypes.size(0), kMostPrototypes);
+    for (const Tensor& some : prototypes.tensor_split(groups)) {
+      auto [score, place] = max_similarity(z, offsets, some, dilation, outside);
+      scores.push_back(score);
+      argmax.push_back(place);
+    }
+    return {at::cat(scores, 1), at::cat(argmax, 1)};
+  }
   const std::vector<int64_t> size{z.size(0), prototypes.size(0)};
   Tensor scores = at::full(size, -std::numeric_limits<double>::infinity(), z.options());
   Tensor argmax = at::zeros(size, z.options().dtype(at::kLong));

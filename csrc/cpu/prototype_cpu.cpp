@@ -14,7 +14,7 @@ namespace dpp {
 namespace {
 
 // Prototypes whose maps are held at once: more would leave the caches, and memory would grow with
-// them.
+// them. A multiple of the vectors' lanes, so that rows of a map are aligned.
 constexpr int64_t kMostPrototypes = 2048;
 
 // Adds up a chunk's similarity map (equation 5), (centres, P), part by part. `samples` is memory
@@ -117,8 +117,7 @@ std::tuple<Tensor, Tensor> max_similarity(const Tensor& z, const MaybeTensor& of
   at::AutoDispatchBelowADInplaceOrView guard;
   if (prototypes.size(0) > kMostPrototypes) {
     std::vector<Tensor> scores, argmax;
-    const int64_t groups = divide_up(prototypes.size(0), kMostPrototypes);
-    for (const Tensor& some : prototypes.tensor_split(groups)) {
+    for (const Tensor& some : prototypes.split(kMostPrototypes)) {
       auto [score, place] = max_similarity(z, offsets, some, dilation, outside);
       scores.push_back(score);
       argmax.push_back(place);

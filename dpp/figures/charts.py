@@ -72,6 +72,9 @@ def growth_curves(points: pd.DataFrame, axis: str) -> Figure:
         ends = np.array([points["size"].min(), points["size"].max()], float)
         panel.plot(ends, values.min() * ends / ends[0], "--", color="grey", linewidth=1)
         panel.set(xscale="log", yscale="log", xlabel=axis, ylabel=label)
+        panel.xaxis.set_major_formatter("{x:,.0f}")  # matplotlib's own has mathematics in it
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.minorticks_off()
         panel.spines[["top", "right"]].set_visible(False)
     panels[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

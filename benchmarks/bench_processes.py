@@ -1,6 +1,6 @@
 """A training step by two processes with one thread each, against one process with two threads.
 
-    python benchmarks/bench_processes.py [--quick] [--images 16] [--rounds 5] [--results DIR]
+    python benchmarks/bench_processes.py [--quick] [--images 16] [--rounds 3] [--results DIR]
 
 The joint phase (forward, backward, Adam) of ResNet-34 with 2,000 2x2 prototypes at 224 px. Both
 take turns in the same two processes, on the same batch; one waits where the other works alone. It
@@ -70,7 +70,7 @@ def contenders(count: int) -> dict[str, Callable[[], None]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=16, help="in a batch (the paper has 80)")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="1 round of batches of 4")
     parser.add_argument("--results", type=Path, help="write processes_benchmark.csv there, too")
     arguments = parser.parse_args()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from dpp.system.paths import results
+from dpp.system import paths
 
 FILE = "scaling_benchmark.csv"
 AXES = ("images", "classes", "prototypes", "channels")
@@ -17,8 +17,9 @@ COSTS = ("seconds", "bytes")
 
 
 def load(profile: str = "mini") -> pd.DataFrame:
-    """The stored points."""
-    return pd.read_csv(results(profile) / FILE)
+    """The stored points: those measured here, or those of the repository."""
+    own = paths.results(profile) / FILE
+    return pd.read_csv(own if own.is_file() else paths.RESULTS / profile / FILE)
 
 
 def exponents(points: pd.DataFrame) -> pd.DataFrame:

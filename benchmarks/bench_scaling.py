@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -90,12 +89,9 @@ def make_batches(sizes: dict[str, int]) -> Iterator[Batch]:
 
 def training(sizes: dict[str, int]) -> Callable[[], object]:
     """An epoch's steps: forward, the paper's loss, backward, Adam."""
-    model, phase = make_model(sizes), JOINT
-    steps = [
-        training_step(model, stage_one(0.1), batch.images, batch.labels, phase)
-        for batch in islice(make_batches(sizes), 1)
-    ]
-    return lambda: [steps[0]() for _ in range(-(-sizes["images"] // BATCH))]
+    batch = next(make_batches(sizes))
+    step = training_step(make_model(sizes), stage_one(0.1), batch.images, batch.labels, JOINT)
+    return lambda: [step() for _ in range(-(-sizes["images"] // BATCH))]
 
 
 def searching(sizes: dict[str, int]) -> Callable[[], object]:

@@ -84,8 +84,8 @@ def missing_families(run: Run, path: Path, images: int | None, seed: int) -> lis
 
 def find(profile: str) -> Path | None:
     """The file of a profile's stored table, of the results in use or else the committed ones."""
-    candidates = (paths.results(profile) / FILE, paths.RESULTS / profile / FILE)
-    return next((path for path in candidates if path.is_file()), None)
+    found = paths.stored_file(profile, FILE)
+    return found if found.is_file() else None
 
 
 def read(profile: str) -> pd.DataFrame:

@@ -71,8 +71,7 @@ def store(profile: str, tables: Iterable[pd.DataFrame]) -> None:
 
 def stored(profile: str) -> pd.DataFrame:
     """The rows of a profile, indexed by network and measure."""
-    own = paths.results(profile) / BOXES
-    table = records.read(own if own.is_file() else paths.RESULTS / profile / BOXES)
+    table = records.read(paths.stored_file(profile, BOXES))
     if table.empty:
         return pd.DataFrame(columns=list(receptive_field.PLACEMENTS))
     return table.set_index(["network", "measure"])[list(receptive_field.PLACEMENTS)]

@@ -47,8 +47,7 @@ def store(profile: str, rows: list[dict]) -> None:
 
 def stored(profile: str) -> pd.DataFrame:
     """The rows of a profile in the order of `KINDS`; empty if there are none."""
-    own = paths.results(profile) / FILE
-    table = records.read(own if own.is_file() else paths.RESULTS / profile / FILE)
+    table = records.read(paths.stored_file(profile, FILE))
     if table.empty:
         return table
     return table.set_index("kind").reindex([kind for kind in KINDS if kind in set(table.kind)])

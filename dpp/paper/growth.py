@@ -18,8 +18,7 @@ COSTS = ("seconds", "bytes")
 
 def load(profile: str = "mini") -> pd.DataFrame:
     """The stored points: those measured here, or those of the repository."""
-    own = paths.results(profile) / FILE
-    return pd.read_csv(own if own.is_file() else paths.RESULTS / profile / FILE)
+    return pd.read_csv(paths.stored_file(profile, FILE))
 
 
 def exponents(points: pd.DataFrame) -> pd.DataFrame:

@@ -112,13 +112,7 @@ def stored(experiment: Experiment, name: str) -> pd.DataFrame:
 
 def stored_table(profile: str, name: str) -> pd.DataFrame:
     """A whole table of the study; empty if there is none."""
-    return records.read(table_path(profile, name))
-
-
-def table_path(profile: str, name: str) -> Path:
-    """Where a table of the study is read: under `DPP_RESULTS`, or if there is none, committed."""
-    own = paths.results(profile) / name
-    return own if own.is_file() else paths.RESULTS / profile / name
+    return records.read(paths.stored_file(profile, name))
 
 
 def store(run: runs.Run, measures: dict[str, float]) -> None:
@@ -261,7 +255,7 @@ def photo_rows(backbones: Iterable[str]) -> pd.DataFrame:
 
 def stored_fields(cuts: Iterable[str], *, recompute: bool = False) -> pd.DataFrame:
     """`fields_by_cut` as stored; computed and stored if it is not and `recompute` says so."""
-    if recompute and not table_path("mini", FIELDS).is_file():
+    if recompute and not paths.stored_file("mini", FIELDS).is_file():
         table = fields_by_cut(cuts).reset_index(names="run")
         records.replace_rows(paths.results("mini") / FIELDS, table)
     table = stored_table("mini", FIELDS).set_index("run").rename_axis("last layer")

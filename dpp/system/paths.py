@@ -29,3 +29,9 @@ def weights_root() -> Path | None:
 def results(profile: str) -> Path:
     """The folder that holds a profile's results, under `DPP_RESULTS` or the committed ones."""
     return Path(os.environ.get("DPP_RESULTS") or RESULTS).expanduser() / profile
+
+
+def stored_file(profile: str, name: str) -> Path:
+    """A file of a profile's results: the one under `DPP_RESULTS`, or else the committed one."""
+    own = results(profile) / name
+    return own if own.is_file() else RESULTS / profile / name

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.patches import Rectangle
@@ -18,6 +19,8 @@ from dpp.analysis.global_analysis import global_analysis
 from dpp.explanations import Audit, PartShare, Share
 from dpp.figures import PART_COLOURS, explanation_figures, paper_figures, style, tree_figures
 from dpp.figures.marked_pictures import (
+    STROKE,
+    THICKEST,
     Marked,
     draw_marked,
     mark,
@@ -119,6 +122,21 @@ def test_part_far_outside_does_not_cut_off_the_others():
     draw_marked(figure.add_subplot(), far)
     figure.draw_without_rendering()
     assert [box.get_visible() for box in boxes(figure.axes[0])] == [False, True]
+
+
+@pytest.mark.parametrize("side, usual", [(4, False), (40, True)])
+def test_outline_leaves_most_of_a_small_box_to_be_seen(side, usual):
+    figure = Figure(figsize=(2, 2), dpi=100)
+    axes = figure.add_axes((0, 0, 1, 1))
+    draw_marked(axes, Marked(np.zeros((80, 80, 3), np.uint8), ((20, 20, 20 + side, 20 + side),)))
+    FigureCanvasAgg(figure).draw()
+    points = side / 80 * 2 * 72
+    width = boxes(axes)[0].get_linewidth() / 2  # what lies within the box
+    assert (width == STROKE) == usual
+    assert width < THICKEST * points
+    outside = Marked(np.zeros((80, 80, 3), np.uint8), ((500, 500, 500 + side, 500 + side),))
+    draw_marked(axes, outside)
+    FigureCanvasAgg(figure).draw()  # a box that is not seen is no error
 
 
 def test_ties_end_at_the_edges_of_boxes_and_none_goes_to_a_box_around_the_centre():

@@ -22,6 +22,7 @@ from dpp.figures.style import PART_COLOURS
 
 STROKE = 1.3  # points, of a part's outline, which lies within its box
 HALO = 0.5  # points, of the contrasting line inside the outline
+THICKEST = 0.14  # of a box's shorter side: outline and line inside, at one of its edges
 ROOM = 0.2  # how far off its picture a part is still shown, of the picture's side
 SOLID = {"dash_offset": 0, "dash_list": None}
 PAGE = 7.2  # inches, the width of a page's text
@@ -102,16 +103,39 @@ def draw_marked(axes: Axes, marked: Marked, stroke: float = STROKE) -> None:
     axes.set(xlim=(view.x0, view.x1), ylim=(view.y1, view.y0))
     draw_ties(axes, marked, stroke)
     for place, (left, top, right, bottom) in enumerate(marked.boxes):
-        colour, dashes, halo = part_style(place)
-        box = Rectangle((left, top), right - left, bottom - top, fill=False, ec=colour, zorder=3)
-        box.set(linewidth=2 * stroke, linestyle=dashes, joinstyle="miter")
-        within = Stroke(linewidth=2 * (stroke + HALO), foreground=halo, dashes=SOLID)
-        box.set_path_effects([within, Normal()])
+        box = Outline((left, top), right - left, bottom - top, place, stroke)
         axes.add_patch(box)
         inside = Bbox.intersection(Bbox.from_extents(left, top, right, bottom), view)
         box.set_visible(inside is not None)
         if inside is not None:
             box.set_clip_box(TransformedBbox(inside, axes.transData))
+
+
+class Outline(Rectangle):
+    """The outline of a part's box: thinner where the box is small, so that the part can be seen.
+
+    How large a box is on the page is known when the figure is drawn, after its layout.
+    """
+
+    def __init__(self, corner, width: float, height: float, place: int, stroke: float):
+        colour, dashes, self.within = part_style(place)
+        super().__init__(corner, width, height, fill=False, ec=colour, zorder=3)
+        self.set(linestyle=dashes, joinstyle="miter")
+        self.stroke = stroke
+        self.set_thickness(1.0)
+
+    def set_thickness(self, factor: float) -> None:
+        """Draws with a share of the usual thickness."""
+        thickness = 2 * factor * (self.stroke + HALO)  # half of a line lies outside the box
+        self.set_linewidth(2 * factor * self.stroke)
+        inner = Stroke(linewidth=thickness, foreground=self.within, dashes=SOLID)
+        self.set_path_effects([inner, Normal()])
+
+    def draw(self, renderer) -> None:
+        extent = self.get_window_extent(renderer)
+        side = min(extent.width, extent.height) / renderer.points_to_pixels(1)
+        self.set_thickness(min(1.0, THICKEST * side / (self.stroke + HALO)))
+        super().draw(renderer)
 
 
 def draw_ties(axes: Axes, marked: Marked, stroke: float) -> None:

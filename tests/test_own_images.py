@@ -271,6 +271,21 @@ def test_durations_and_amounts_read_as_estimates():
     assert own_folder.amount(26_000_000) == "26 MB" and own_folder.amount(1_500_000_000) == "1.5 GB"
 
 
+@pytest.mark.parametrize(
+    "results, said",
+    [
+        ({"test_offset": 0.0004, "test_active": 0.005}, ["median 0.000 cells; 0.5% of the"]),
+        ({"test_offset": 0.02}, ["median 0.020 cells), so the network is as good as a rigid one"]),
+        ({"test_offset": 0.3, "test_active": 0.9}, []),
+        ({}, []),  # rigid, or of another kind
+    ],
+)
+def test_parts_that_stay_where_they_were_are_warned_of(results, said):
+    lines = own_folder.describe_moving(results)
+    assert len(lines) == len(said)
+    assert all(words in line for words, line in zip(said, lines, strict=True))
+
+
 def test_accuracy_comes_with_its_interval():
     results = {"test_accuracy": 0.85, "validation_accuracy": 0.75}
     said = own_folder.accuracy_text(results, {"test": 20, "validation": 8})

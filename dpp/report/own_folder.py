@@ -20,6 +20,7 @@ from dpp.training.experiments import Experiment, base_experiment, make_experimen
 
 NAMED = 3  # files in a line
 BUSY = 0.5  # a smaller share of the processor is worth a word
+STILL = 0.05  # cells: parts that move less are as good as rigid
 
 
 def prepare(profile: str | None, given: dict, root: Path | None, device: str) -> Experiment:
@@ -140,6 +141,7 @@ def summarise(run: Run) -> str:
     prototypes = (run.folder / "prototypes.json").is_file()
     if prototypes:
         lines += describe_prototypes(run)
+    lines += describe_moving(results)
     folder, example = (shlex.quote(str(path)) for path in (run.folder, source.test[0].path))
     report = f"  dpp report {folder}"
     if not prototypes:
@@ -158,6 +160,19 @@ def accuracy_text(results: dict, images: dict) -> str:
         f"{count} of {of} test images correct, {count / of:.1%} (95 % interval {low:.0%} to "
         f"{high:.0%}); {validated} of {images['validation']} validation images"
     )
+
+
+def describe_moving(results: dict) -> list[str]:
+    """A warning where the parts of deformable prototypes have stayed where they were."""
+    offset = results.get("test_offset", STILL)
+    if offset >= STILL:
+        return []
+    active = results.get("test_active")
+    units = "" if active is None else f"; {active:.1%} of the offset branch's units are active"
+    return [
+        f"warning: parts hardly move (median {offset:.3f} cells{units}), so the network is as good "
+        "as a rigid one: its explanations hold, but say nothing about moving parts"
+    ]
 
 
 def describe_prototypes(run: Run) -> list[str]:

@@ -3,7 +3,7 @@
 // The maximum needs no matrix product: one centre for each (image, prototype) carries gradient, and
 // what it needs is gathered, multiplied and scattered a block of channels at a time. Threads divide
 // channels (or images) among themselves, never the terms of a sum, so the result does not depend on
-// the number of threads. Many prototypes are taken slice by slice, as forward.
+// the number of threads. Many prototypes are taken slice by slice.
 #include <torch/library.h>
 
 #include <memory>
@@ -260,6 +260,10 @@ Hits<T> find_hits(const Tensor& grad, const Tensor& argmax, int64_t places) {
   return found;
 }
 
+// Prototypes whose gradients are gathered at once: those of many more would leave the outer cache,
+// and each time costs a pass over the maps.
+constexpr int64_t kMostGathered = 4 * kMostPrototypes;
+
 // Backward of the maximum over some prototypes: writes the gradients of z and of the prototypes,
 // adds to that of the offsets, which is null for rigid prototypes.
 template <typename T>
@@ -341,7 +345,7 @@ std::tuple<Tensor, Tensor, Tensor> max_similarity_backward(
     const Field<T> field = make_field<T>(z, moved, prototypes.size(2), dilation);
     int64_t first = 0;
     do {
-      const int64_t count = std::min(kMostPrototypes, prototypes.size(0) - first);
+      const int64_t count = std::min(kMostGathered, prototypes.size(0) - first);
       if (first > 0 && !more.defined()) more = at::empty_like(z);
       Tensor slice_grad = prototype_grad.narrow(0, first, count);
       scatter_maximum<T>(grad.narrow(1, first, count), argmax.narrow(1, first, count), z, field,

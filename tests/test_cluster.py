@@ -1,6 +1,7 @@
 """Runs on a cluster: what each machine must have, and a real Ray cluster that loses a machine."""
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -10,13 +11,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 import pandas as pd
 import pytest
 from ray_nodes import PATIENCE, nodes
-from tiny_data import write_folder
+from tiny_data import write_cub, write_folder
 
-from dpp.paper import cluster, engines, ray_engine
+from dpp.paper import cluster, engines, grid, notebooks, ray_engine
+from dpp.paper.reproduce import tables_of
 from dpp.runs import checkpoints, limits, records
 from dpp.system import files
 from dpp.system.errors import UserError
@@ -166,9 +169,14 @@ def test_expected_memory_is_that_of_the_machine():
 # ---- With Ray
 
 
+TABLES = ("table1", "table2", "table3", "dogs")
+LONGEST = 3600.0  # seconds that all tables may take, on a busy machine
+
+
 def reproduce(folder, address: str = "") -> subprocess.Popen:
-    """Starts to make the smoke profile's Table 2 in a folder, on a cluster if it has an address."""
-    command = [sys.executable, "-m", "dpp", "reproduce", "--profile", "smoke", "--only", "table2"]
+    """Starts to make the smoke profile's tables in a folder, on a cluster if it has an address."""
+    command = [sys.executable, "-m", "dpp", "reproduce", "--profile", "smoke"]
+    command += [word for name in TABLES for word in ("--only", name)]
     command += ["--engine", "ray", "--address", address] if address else ["--jobs", "2"]
     own = {f"DPP_{name}": str(folder / name.lower()) for name in ("RUNS", "DATA", "RESULTS")}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -184,10 +192,21 @@ def wait_until(reached, process: subprocess.Popen) -> None:
         time.sleep(0.05)
 
 
+def count_runs(names: Sequence[str]) -> int:
+    """How many runs the smoke profile's tables need."""
+    plans = [
+        plan
+        for path in notebooks.find(names)
+        for table in tables_of(path.stem, notebooks.values(path, "smoke", {}))
+        for plan in table.plans
+    ]
+    return len({plan.name for plan in grid.unfold(plans)})
+
+
 @with_ray
-def test_smoke_table_on_a_cluster_that_loses_a_machine_is_that_of_the_local_pool(tmp_path):
+def test_smoke_tables_on_a_cluster_that_loses_a_machine_are_those_of_the_local_pool(tmp_path):
     local = reproduce(tmp_path / "local")
-    said, complaints = local.communicate(timeout=4 * PATIENCE)
+    said, complaints = local.communicate(timeout=LONGEST)
     assert local.returncode == 0, said + complaints
     runs = tmp_path / "ray" / "runs"
     with nodes() as machines:
@@ -205,17 +224,18 @@ def test_smoke_table_on_a_cluster_that_loses_a_machine_is_that_of_the_local_pool
         wait_until(busy, made)
         [raylet] = machines.members(lost, "raylet/raylet --raylet_socket_name")
         os.kill(raylet, signal.SIGKILL)
-        said, complaints = made.communicate(timeout=4 * PATIENCE)
+        said, complaints = made.communicate(timeout=LONGEST)
     assert made.returncode == 0, said + complaints
     assert "2 machines, 2 runs at a time; shared folders: DPP_RUNS=" in said
-    ended = re.findall(r"^\[ *\d+/19\] (\S+): \d", said, re.MULTILINE)
-    assert len(ended) == len(set(ended)) == 19
+    count = count_runs(TABLES)
+    ended = re.findall(rf"^\[ *\d+/{count}\] (\S+): \d", said, re.MULTILINE)
+    assert len(ended) == len(set(ended)) == count > 100
     assert "(raylet)" not in said + complaints  # nothing of Ray's own between the lines
     tables = [
         pd.read_csv(tmp_path / engine / "results" / "smoke" / records.RUNS)
         for engine in ("local", "ray")
     ]
-    assert all(table.run.is_unique for table in tables) and len(tables[0]) == 19
+    assert all(table.run.is_unique for table in tables) and len(tables[0]) == count
     results = ["run", "test_accuracy", "validation_accuracy", "weights_sha256"]
     pd.testing.assert_frame_equal(tables[0][results], tables[1][results])
     assert not list((tmp_path / "ray").glob("*/.shared-*"))
@@ -261,6 +281,55 @@ def test_other_code_on_a_machine_is_refused(tmp_path):
         said = refusal(reproduce(tmp_path, machines.address))
     assert re.search("cannot make runs: dpp is .* with code .* there and .* here", said)
     assert not any((tmp_path / "runs").iterdir())
+
+
+TRUNKS = """
+import json
+import sys
+from pathlib import Path
+import torch
+from test_run_queue import digests, photo
+from dpp import runs
+from dpp.paper import engines, run_queue
+torch.set_num_threads(1)
+folder, address = Path(sys.argv[1]), sys.argv[2]
+wanted = [photo(folder), photo(folder, model="cnn"), photo(folder, frozen_trunk="layer9")]
+if address:
+    runs.prepare = None  # in this process: features are the cluster's to compute
+root = folder / ("ray" if address else "local")
+engine = engines.choose("ray" if address else "local", 0 if address else 1, address)
+failed = run_queue.run_all(wanted, root=root, engine=engine)
+print(json.dumps([digests(root), list(failed.values())]))
+"""
+
+
+@with_ray
+def test_trunk_features_are_a_task_that_the_runs_on_them_wait_for(tmp_path):
+    write_cub(tmp_path / "birds", train=5)
+    (tmp_path / "trunks.py").write_text(TRUNKS)
+    tests = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+
+    def make(address: str) -> list:
+        name = "ray" if address else "local"
+        own = {f"DPP_{name}": str(tmp_path / name.lower()) for name in ("RUNS", "RESULTS")}
+        own |= {"DPP_DATA": str(tmp_path / f"{name}_data"), "PYTHONPATH": tests}
+        command = [sys.executable, "trunks.py", tmp_path, address]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, env=os.environ | own, cwd=tmp_path, **pipes)
+        said, complaints = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said + complaints
+        return json.loads(said.splitlines()[-1])
+
+    with nodes() as machines:
+        machines.add()
+        machines.add()  # where a run that did not wait would begin at once
+        made, [failed] = make(machines.address)
+    assert "no layer 'layer9'" in failed
+    features = list((tmp_path / "ray_data" / "cache" / "trunk").glob("*/features.bin"))
+    begun = [path / "experiment.json" for path in (tmp_path / "ray").glob("*/")]
+    assert len(features) == len(begun) == len(made) == 2
+    assert max(map(os.path.getmtime, features)) < min(map(os.path.getmtime, begun))
+    assert [made, [failed]] == make("")
 
 
 STOPPED = """

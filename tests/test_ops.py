@@ -234,19 +234,15 @@ def test_nan_features_win_as_in_torch_max():
 
 
 @compiled
-@pytest.mark.parametrize("channels", [33, 129, 700])
-def test_backward_is_the_same_for_any_number_of_threads(channels):
-    z, offsets, prototypes = (
-        t.detach()
-        for t in make_case(
-            images=3, channels=channels, height=6, width=6, count=30, reach=2, dtype=torch.float32
-        )
-    )
+@pytest.mark.parametrize("channels, count", [(33, 30), (129, 30), (700, 30), (33, 9000)])
+def test_backward_is_the_same_for_any_number_of_threads(channels, count):
+    shape = {"images": 3, "channels": channels, "height": 6, "width": 6, "count": count}
+    z, offsets, prototypes = (t.detach() for t in make_case(**shape, reach=2, dtype=torch.float32))
     _, argmax = ops.max_similarity(z, offsets, prototypes)
     grad = torch.randn(argmax.shape, generator=torch.Generator().manual_seed(0))
     results = []
-    for count in (1, 2, 3):
-        torch.set_num_threads(count)
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
         results.append(
             torch.ops.dpp.max_similarity_backward(
                 grad, argmax, z, offsets, prototypes, 1, 1 / 3, ROOT_FLOOR
@@ -658,10 +654,10 @@ def test_prototype_without_dimensions_is_named():
         ops.max_similarity(z, offsets, torch.tensor(1.0, dtype=z.dtype))
 
 
-@pytest.mark.parametrize("count", [2048, 2049, 5000])
+@pytest.mark.parametrize("count", [2048, 2049, 8193])
 def test_more_prototypes_than_are_held_at_once(count):
     generator = torch.Generator().manual_seed(count)
-    z = torch.rand(2, 4, 3, 3, generator=generator)
+    z = torch.rand(2, 4, 3, 3, generator=generator, requires_grad=True)
     offsets = torch.randn(2, 8, 3, 3, generator=generator, requires_grad=True)
     prototypes = torch.rand(count, 4, 2, 2, generator=generator, requires_grad=True)
     found, places = ops.max_similarity(z, offsets, prototypes, dilation=2)
@@ -669,6 +665,23 @@ def test_more_prototypes_than_are_held_at_once(count):
     torch.testing.assert_close(found, expected)
     assert (places == best).float().mean() > 0.999  # of equal ones, rounding chooses
     weights = torch.rand(found.shape, generator=generator)
-    grads = torch.autograd.grad((weights * found).sum(), [offsets, prototypes])
-    others = torch.autograd.grad((weights * expected).sum(), [offsets, prototypes])
+    inputs = [z, offsets, prototypes]
+    grads = torch.autograd.grad((weights * found).sum(), inputs)
+    others = torch.autograd.grad((weights * expected).sum(), inputs)
     torch.testing.assert_close(grads, others, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_gradients_of_many_prototypes_are_sums_of_those_of_slices(moved):
+    z, offsets, prototypes = make_case(images=3, channels=40, height=4, width=4, count=9000)
+    offsets = offsets if moved else None
+    inputs = [z, prototypes, *([offsets] if moved else [])]
+    scores, _ = ops.max_similarity(z, offsets, prototypes)
+    factors = torch.randn(scores.shape, dtype=z.dtype, generator=torch.Generator().manual_seed(0))
+    whole = torch.autograd.grad((factors * scores).sum(), inputs)
+    parts = []
+    for some, factor in zip(prototypes.split(3000), factors.split(3000, dim=1), strict=True):
+        score, _ = ops.max_similarity(z, offsets, some)
+        parts.append(torch.autograd.grad((factor * score).sum(), inputs))
+    for one, several in zip(whole, zip(*parts, strict=True), strict=True):
+        torch.testing.assert_close(one, sum(several))

@@ -16,6 +16,10 @@ namespace dpp {
 
 constexpr int64_t kChunkRows = 4096;  // centres whose samples are held at once
 
+// Prototypes that are worked on at once: the maps or weights of more would leave the caches, and
+// memory would grow with them. A multiple of the vectors' lanes, so that rows of a map are aligned.
+constexpr int64_t kMostPrototypes = 2048;
+
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline int64_t pad(int64_t channels) { return divide_up(channels, kLanes) * kLanes; }

@@ -3,7 +3,7 @@
 // The maximum needs no matrix product: one centre for each (image, prototype) carries gradient, and
 // what it needs is gathered, multiplied and scattered a block of channels at a time. Threads divide
 // channels (or images) among themselves, never the terms of a sum, so the result does not depend on
-// the number of threads.
+// the number of threads. Many prototypes are taken slice by slice.
 #include <torch/library.h>
 
 #include <memory>
@@ -260,6 +260,72 @@ Hits<T> find_hits(const Tensor& grad, const Tensor& argmax, int64_t places) {
   return found;
 }
 
+// Prototypes whose gradients are gathered at once: those of many more would leave the outer cache,
+// and each time costs a pass over the maps.
+constexpr int64_t kMostGathered = 4 * kMostPrototypes;
+
+// Backward of the maximum over some prototypes: writes the gradients of z and of the prototypes,
+// adds to that of the offsets, which is null for rigid prototypes.
+template <typename T>
+void scatter_maximum(const Tensor& grad, const Tensor& argmax, const Tensor& z,
+                     const Field<T>& field, const Tensor& prototypes, double outside, double floor,
+                     Tensor& z_grad, T* offset_grad, Tensor& prototype_grad) {
+  const int64_t images = z.size(0), channels = z.size(1), prototype_count = prototypes.size(0);
+  const int64_t places = field.places(), parts = field.parts();
+  const Hits<T> found = find_hits<T>(grad.contiguous(), argmax.contiguous(), places);
+  const int64_t count = static_cast<int64_t>(found.centres.size());
+  std::vector<Landing<T>> landings(parts * count);
+  for (int64_t part = 0; part < parts; ++part) {
+    find_landings(field, found.centres, part, landings.data() + part * count);
+  }
+  const std::vector<Block> blocks = split_channels(channels);
+  const std::vector<T> border = make_outside<T>(channels, outside);
+  const int64_t block_stride = parts * count * 2;
+  std::vector<T> slopes(offset_grad ? blocks.size() * block_stride : 0);
+
+  const int64_t work = (images * places + parts * static_cast<int64_t>(found.hits.size()));
+  at::parallel_for(
+      0, blocks.size(), grain_of(work * blocks[0].count), [&](int64_t begin, int64_t end) {
+        const int64_t widest = pad(blocks.back().count);
+        const auto features = std::make_unique_for_overwrite<T[]>(images * places * widest);
+        const auto spread = std::make_unique_for_overwrite<T[]>(images * places * widest);
+        const auto weights = std::make_unique_for_overwrite<T[]>(prototype_count * widest);
+        const auto weight_grads = std::make_unique_for_overwrite<T[]>(prototype_count * widest);
+        for (int64_t i = begin; i < end; ++i) {
+          const Block& block = blocks[i];
+          const int64_t width = pad(block.count);
+          for (int64_t image = 0; image < images; ++image) {
+            run(Pack<T>{view_of_image<T>(z, image, block.begin), block.count, width,
+                        features.get() + image * places * width, width});
+          }
+          std::fill_n(spread.get(), images * places * width, T(0));
+          T outside_row[kWidestBlock] = {};
+          std::copy_n(border.data() + block.begin, block.count, outside_row);
+          for (int64_t part = 0; part < parts; ++part) {
+            run(Pack<T>{view_of_part<T>(prototypes, part, block.begin), block.count, width,
+                        weights.get(), width});
+            std::fill_n(weight_grads.get(), prototype_count * width, T(0));
+            run(ScatterHits<T>{
+                landings.data() + part * count, found.centres.data(), found.first.data(),
+                found.hits.data(), count, places, width, features.get(), outside_row, weights.get(),
+                static_cast<T>(floor), spread.get(), weight_grads.get(),
+                slopes.empty() ? nullptr : slopes.data() + i * block_stride + part * count * 2});
+            run(Unpack<T>{weight_grads.get(), width, nullptr, 0, block.count,
+                          view_of_part<T>(prototype_grad, part, block.begin)});
+          }
+          for (int64_t image = 0; image < images; ++image) {
+            run(Unpack<T>{spread.get() + image * places * width, width,
+                          features.get() + image * places * width, width, block.count,
+                          view_of_image<T>(z_grad, image, block.begin)});
+          }
+        }
+      });
+  for (int64_t part = 0; part < parts && !slopes.empty(); ++part) {
+    add_slopes(slopes.data() + part * count * 2, static_cast<int64_t>(blocks.size()), block_stride,
+               found.centres, field, part, offset_grad);
+  }
+}
+
 std::tuple<Tensor, Tensor, Tensor> max_similarity_backward(
     const Tensor& grad, const Tensor& argmax, const Tensor& z, const MaybeTensor& offsets,
     const Tensor& prototypes, int64_t dilation, double outside, double floor) {
@@ -270,67 +336,25 @@ std::tuple<Tensor, Tensor, Tensor> max_similarity_backward(
   check_argmax(z, prototypes, argmax);
   check_grad(z, grad, {z.size(0), prototypes.size(0)});
   at::AutoDispatchBelowADInplaceOrView guard;
-  const int64_t images = z.size(0), channels = z.size(1), prototype_count = prototypes.size(0);
-  Tensor z_grad = at::empty_like(z);
+  Tensor z_grad = at::empty_like(z), more;
   Tensor prototype_grad = empty_prototype_grad(prototypes).permute({0, 3, 1, 2});
   Tensor offset_grad = zero_offset_grad(offsets, z);
   const MaybeTensor moved = make_contiguous(offsets);
   AT_DISPATCH_FLOATING_TYPES(z.scalar_type(), "max_similarity_backward", [&] {
     using T = scalar_t;
     const Field<T> field = make_field<T>(z, moved, prototypes.size(2), dilation);
-    const int64_t places = field.places(), parts = field.parts();
-    const Hits<T> found = find_hits<T>(grad.contiguous(), argmax.contiguous(), places);
-    const int64_t count = static_cast<int64_t>(found.centres.size());
-    std::vector<Landing<T>> landings(parts * count);
-    for (int64_t part = 0; part < parts; ++part) {
-      find_landings(field, found.centres, part, landings.data() + part * count);
-    }
-    const std::vector<Block> blocks = split_channels(channels);
-    const std::vector<T> border = make_outside<T>(channels, outside);
-    const int64_t block_stride = parts * count * 2;
-    std::vector<T> slopes(offsets.has_value() ? blocks.size() * block_stride : 0);
-
-    const int64_t work = (images * places + parts * static_cast<int64_t>(found.hits.size()));
-    at::parallel_for(
-        0, blocks.size(), grain_of(work * blocks[0].count), [&](int64_t begin, int64_t end) {
-          const int64_t widest = pad(blocks.back().count);
-          const auto features = std::make_unique_for_overwrite<T[]>(images * places * widest);
-          const auto spread = std::make_unique_for_overwrite<T[]>(images * places * widest);
-          const auto weights = std::make_unique_for_overwrite<T[]>(prototype_count * widest);
-          const auto weight_grads = std::make_unique_for_overwrite<T[]>(prototype_count * widest);
-          for (int64_t i = begin; i < end; ++i) {
-            const Block& block = blocks[i];
-            const int64_t width = pad(block.count);
-            for (int64_t image = 0; image < images; ++image) {
-              run(Pack<T>{view_of_image<T>(z, image, block.begin), block.count, width,
-                          features.get() + image * places * width, width});
-            }
-            std::fill_n(spread.get(), images * places * width, T(0));
-            T outside_row[kWidestBlock] = {};
-            std::copy_n(border.data() + block.begin, block.count, outside_row);
-            for (int64_t part = 0; part < parts; ++part) {
-              run(Pack<T>{view_of_part<T>(prototypes, part, block.begin), block.count, width,
-                          weights.get(), width});
-              std::fill_n(weight_grads.get(), prototype_count * width, T(0));
-              run(ScatterHits<T>{
-                  landings.data() + part * count, found.centres.data(), found.first.data(),
-                  found.hits.data(), count, places, width, features.get(), outside_row,
-                  weights.get(), static_cast<T>(floor), spread.get(), weight_grads.get(),
-                  slopes.empty() ? nullptr : slopes.data() + i * block_stride + part * count * 2});
-              run(Unpack<T>{weight_grads.get(), width, nullptr, 0, block.count,
-                            view_of_part<T>(prototype_grad, part, block.begin)});
-            }
-            for (int64_t image = 0; image < images; ++image) {
-              run(Unpack<T>{spread.get() + image * places * width, width,
-                            features.get() + image * places * width, width, block.count,
-                            view_of_image<T>(z_grad, image, block.begin)});
-            }
-          }
-        });
-    for (int64_t part = 0; part < parts && !slopes.empty(); ++part) {
-      add_slopes(slopes.data() + part * count * 2, static_cast<int64_t>(blocks.size()),
-                 block_stride, found.centres, field, part, offset_grad.mutable_data_ptr<T>());
-    }
+    int64_t first = 0;
+    do {
+      const int64_t count = std::min(kMostGathered, prototypes.size(0) - first);
+      if (first > 0 && !more.defined()) more = at::empty_like(z);
+      Tensor slice_grad = prototype_grad.narrow(0, first, count);
+      scatter_maximum<T>(grad.narrow(1, first, count), argmax.narrow(1, first, count), z, field,
+                         prototypes.narrow(0, first, count), outside, floor,
+                         first > 0 ? more : z_grad, data_or_null<T>(offsets, offset_grad),
+                         slice_grad);
+      if (first > 0) z_grad.add_(more);
+      first += count;
+    } while (first < prototypes.size(0));
   });
   return {z_grad, offset_grad, prototype_grad};
 }

@@ -13,10 +13,6 @@
 namespace dpp {
 namespace {
 
-// Prototypes whose maps are held at once: more would leave the caches, and memory would grow with
-// them. A multiple of the vectors' lanes, so that rows of a map are aligned.
-constexpr int64_t kMostPrototypes = 2048;
-
 // Adds up a chunk's similarity map (equation 5), (centres, P), part by part. `samples` is memory
 // for one part's.
 template <typename T>

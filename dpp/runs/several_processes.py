@@ -225,7 +225,8 @@ def share_objective(objective: Objective, sizes: list[int]) -> Objective:
         if trained not in parallel:
             parallel.clear()
             step = Step(model, objective, sizes)
-            parallel[trained] = DistributedDataParallel(step, forward_sync_buffers=False)
+            options = {"forward_sync_buffers": False, "gradient_as_bucket_view": True}  # no copies
+            parallel[trained] = DistributedDataParallel(step, **options)
         return parallel[trained](images, labels, phase)
 
     return shared

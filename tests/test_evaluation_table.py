@@ -145,6 +145,9 @@ def test_command_prints_the_table_and_bad_input_is_one_line(run, tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("dpp: there is no measure 'nonsense'")
     assert len(done.stderr.splitlines()) == 1
+    done = subprocess.run([*words, "--images", "0"], capture_output=True, env=environment())
+    assert done.returncode == 2  # and not a trace of the progress bar
+    assert done.stderr == b"dpp: --images 0: a class needs at least 1 image\n"
 
 
 def test_report_shows_what_was_measured(run, tmp_path):

@@ -41,6 +41,7 @@ def test_pointing_is_perfect_on_the_object_and_worst_off_it():
         assert float(pointing.energy(warm, mask)) == on
         assert float(pointing.content_heat(warm, mask)) == on
     assert float(pointing.outside_inside(mask, mask)) == 0
+    assert pointing.outside_inside(1 - mask, mask).isnan().all()  # no heat on it: no ratio
     warm, mask = half_and_half()
     assert float(pointing.hottest(warm, mask)) == 100
     assert float(pointing.hottest(warm.flip(2), mask)) == 0

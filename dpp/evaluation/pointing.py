@@ -47,9 +47,12 @@ def content_heat(warm: Tensor, masks: Tensor) -> Tensor:
 
 
 def outside_inside(warm: Tensor, masks: Tensor) -> Tensor:
-    """The mean heat off the masks, in percent of that on them; NaN without an outside."""
-    off = content_heat(warm, 1 - masks)
-    return 100 * off / content_heat(warm, masks)
+    """The mean heat off the masks, in percent of that on them.
+
+    NaN without an outside, and where there is no heat on the mask, which leaves no ratio.
+    """
+    off, on = content_heat(warm, 1 - masks), content_heat(warm, masks)
+    return 100 * off / torch.where(on > 0, on, torch.nan)
 
 
 def point(network: Network, dataset: ImageDataset, seen, at: str, shifted: int | None = None):
@@ -88,6 +91,8 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
         weights = point(other, few, blind, at)
         for key, (name, unit, better) in NAMES.items():
             given = {"unit": unit, "better": better, "note": note}
+            cold = int(np.isnan(found[key]).sum())
+            given["note"] += f"; {cold} images have no heat on it" if cold else ""
             given |= {"random_weights": mean(weights[key]), "random_places": mean(drawn[key])}
             scores.append(from_values(name, at, found[key], seed, **given))
     return scores

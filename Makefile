@@ -34,7 +34,7 @@ help:
 	@echo "make status      renew the README's status table from the committed records"
 	@echo "make site        the notebooks, documents and results as a site, and a demo: build/site/index.html"
 	@echo "make lab         open the notebooks in JupyterLab"
-	@echo "make bench       measure the operator, the training stages and the analysis against their yardsticks"
+	@echo "make bench       measure the operator, the training stages, the analysis and dpp evaluate against their yardsticks"
 	@echo "make doctor      what works on this machine, and how to fix what does not"
 	@echo "make lint        ruff and clang-format;  make format fixes what it can"
 	@echo "make setup       only the environment in $(VENV) and the extension"
@@ -142,6 +142,7 @@ bench: $(BUILT)
 	@$(BIN)/python benchmarks/bench_operator.py $(BENCH)
 	@$(BIN)/python benchmarks/bench_training.py $(BENCH)
 	@$(BIN)/python benchmarks/bench_analysis.py $(BENCH)
+	@$(BIN)/python benchmarks/bench_evaluation.py $(BENCH)
 	@$(BIN)/python benchmarks/bench_processes.py $(BENCH)
 
 doctor: $(BUILT)

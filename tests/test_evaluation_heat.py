@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 import torch
 from test_evaluation import SIZE, find, make, quiet
-from tiny_analysis import TinyData, make_data
+from tiny_analysis import TinyData, make_data, make_model
 from tiny_network import TinyBackbone
 from torch.nn import functional
 
+from dpp.analysis import Network
+from dpp.data.batches import make_splits
+from dpp.data.cub import read_cub
+from dpp.data.images import region_of
+from dpp.drawn import posebirds
+from dpp.drawn.individuals import masks, of_record
 from dpp.evaluation import deletion, heat, misalignment, perturbation, pointing
 from dpp.evaluation.sightings import see
 from dpp.methods.plain_cnn import PlainCNN
@@ -35,6 +41,7 @@ def test_pointing_is_perfect_on_the_object_and_worst_off_it():
         assert float(pointing.energy(warm, mask)) == on
         assert float(pointing.content_heat(warm, mask)) == on
     assert float(pointing.outside_inside(mask, mask)) == 0
+    assert pointing.outside_inside(1 - mask, mask).isnan().all()  # no heat on it: no ratio
     warm, mask = half_and_half()
     assert float(pointing.hottest(warm, mask)) == 100
     assert float(pointing.hottest(warm.flip(2), mask)) == 0
@@ -78,6 +85,33 @@ def test_objects_lie_where_their_boxes_do(data):
             x, y = (column + 0.5) * 40 / SIZE, (row + 0.5) * 30 / SIZE  # images are 40 by 30
             inside = box.left <= x <= box.right and box.top <= y <= box.bottom
             assert bool(mask[row, column]) == inside
+
+
+@pytest.mark.parametrize("crop", [False, True])
+def test_objects_of_posebirds_are_their_drawn_masks(tmp_path, crop):
+    counts = {"classes": 3, "train_per_class": 2, "test_per_class": 1, "image_size": 32}
+    source = read_cub(posebirds.make(tmp_path / "birds", **counts))
+    network = Network(make_model("protopnet"), "birds", source, 32, crop_to_box=crop)
+    test = make_splits(source, 32, keep="memory", crop_to_box=crop).test
+    (mask,) = heat.object_masks(network, test, np.array([1])).numpy()
+    record = test.records[1]
+    drawn = masks(of_record(source.root, record.path, record.label))["bird"]
+    left, top, right, bottom = region_of(record, 32, 32, crop_to_box=True)
+    if crop:  # the box fills the input
+        drawn = drawn[int(top) : int(bottom), int(left) : int(right)]
+        assert mask.mean() == pytest.approx(drawn.mean(), abs=0.02)
+        return
+    assert mask == pytest.approx(drawn)
+    middles = np.arange(32) + 0.5
+    down, across = ((middles >= a) & (middles <= b) for a, b in ((top, bottom), (left, right)))
+    box = (down[:, None] & across).astype(np.float32)
+    beside = torch.from_numpy(box * (mask == 0))[None]  # in the box, and not on the bird
+    assert beside.any()
+    assert float(pointing.energy(beside, torch.from_numpy(mask)[None])) == 0
+    assert float(pointing.energy(beside, torch.from_numpy(box)[None])) == pytest.approx(100)
+    splits = make_splits(source, 32, keep="memory")
+    scores = pointing.measure(network, splits, seed=0, progress=quiet)
+    assert {score.note for score in scores} == {"the object is its drawn mask"}
 
 
 def test_pointing_needs_boxes_and_an_outside(data):
@@ -210,6 +244,24 @@ def test_attack_lowers_the_similarity_within_its_bounds(data, kind):
     assert (after < before).all()
     noisy = misalignment.attack(network, images, protected, numbers, released=0)
     assert after.sum() < network.inspect(noisy).scores[range(2), numbers].sum()
+
+
+@pytest.mark.parametrize("kind", ["dilated", "released", "protopnet", "prototree"])
+def test_attack_is_that_of_the_whole_network_step_by_step(data, kind):
+    network = make(kind, data)
+    images = data.splits.test.batch([(0, 0), (0, 3), (0, 5)]).images
+    numbers = network.prototypes[torch.tensor([1, 0, 1])]
+    protected = torch.zeros(3, SIZE, SIZE)
+    protected[:, 4:9] = 1
+    wanted = torch.zeros_like(images)
+    for _ in range(40):
+        tried = (images + wanted).requires_grad_()
+        network.model.inspect(tried).scores[range(3), numbers].sum().backward()
+        step = -0.01 * tried.grad.sign() * (1 - protected[:, None])
+        wanted = (wanted + step).clamp(-0.4, 0.4)
+    found = misalignment.attack(network, images, protected, numbers) - images
+    assert torch.allclose(found, wanted, atol=1e-5)
+    assert all(parameter.requires_grad for parameter in network.model.prototypes.parameters())
 
 
 def test_nothing_changes_if_nothing_was_attacked(data):

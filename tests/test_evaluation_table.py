@@ -145,6 +145,9 @@ def test_command_prints_the_table_and_bad_input_is_one_line(run, tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("dpp: there is no measure 'nonsense'")
     assert len(done.stderr.splitlines()) == 1
+    done = subprocess.run([*words, "--images", "0"], capture_output=True, env=environment())
+    assert done.returncode == 2  # and not a trace of the progress bar
+    assert done.stderr == b"dpp: --images 0: a class needs at least 1 image\n"
 
 
 def test_report_shows_what_was_measured(run, tmp_path):
@@ -192,3 +195,41 @@ def test_chart_has_a_panel_for_each_measure():
     assert [label.get_text() for label in first.get_yticklabels()] == ["a", "b"]  # c has no value
     assert len(figure.axes) == 2
     pyplot.close(figure)
+
+
+def test_further_seeds_are_of_some_systems_alone():
+    chosen = systems.experiments("smoke", (3, 5))
+    assert [name for name, seed in chosen if seed == 3] == list(systems.SYSTEMS)
+    assert [name for name, seed in chosen if seed == 5] == list(systems.REPEATED)
+    assert all(experiment.seed == seed for (_, seed), experiment in chosen.items())
+
+
+def test_a_run_is_added_beside_others_and_replaces_its_own_rows(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    monkeypatch.setattr(table, "FAMILIES", {name: table.FAMILIES[name] for name in QUICK})
+    first = systems.add("deformable", run, tmp_path / "each")
+    profile = run.experiment.profile
+    assert set(first.run) == {run.folder.name} and "/" not in first.data.iloc[0]
+    systems.write(profile, pd.concat([first.assign(run="another"), first]))
+    again = systems.add("deformable", run, tmp_path / "each")
+    assert list(again.run) == len(first) * ["another"] + len(first) * [run.folder.name]
+    assert again[again.run != "another"].reset_index(drop=True).equals(first)
+
+
+def test_mean_and_range_are_over_runs_and_the_interval_is_of_the_first():
+    row = {"measure": "x", "at": "centre", "low": 1.0, "high": 3.0}
+    frame = pd.DataFrame(
+        [
+            row | {"system": "a", "run_seed": 1, "value": 6.0, "low": 5.0, "high": 7.0},
+            row | {"system": "a", "run_seed": 0, "value": 2.0},
+            row | {"system": "a", "run_seed": 2, "value": 1.0},
+            row | {"system": "b", "run_seed": 0, "value": 4.0},  # one run: nothing to compare
+            row | {"system": "a", "run_seed": 0, "value": np.nan, "measure": "y"},
+        ]
+    )
+    found = systems.over_seeds(frame)
+    assert found.index.tolist() == [("a", "x", "centre")]
+    assert found.iloc[0].tolist() == [3.0, 1.0, 6.0, 3, 1.0, 3.0]
+    alone = frame[frame.run_seed == 0]
+    assert systems.over_seeds(alone).empty
+    assert systems.pivot(frame.assign(system="rigid")).loc[("x", "centre"), "rigid"] == 3.0

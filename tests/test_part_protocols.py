@@ -10,10 +10,16 @@ from scipy.stats import spearmanr
 from dpp.drawn.individuals import BIRD, OBJECTS, REMOVABLE, SHOWN, shown_by
 from dpp.drawn.species import kinds
 from dpp.evaluation import part_protocols as protocols
-from dpp.evaluation.class_parts import TELLING, find_rivals, minimal_sufficient_sets
+from dpp.evaluation.class_parts import (
+    TELLING,
+    find_partial_rivals,
+    find_rivals,
+    minimal_sufficient_sets,
+)
 from dpp.evaluation.part_protocols import REMOVED, THINGS, THRESHOLDS, Question
 
 WORDS = kinds(10, base=False)
+MANY = kinds(40, base=False)
 # Beaks differ, tails and heads are the same, the rest tells some classes apart.
 BEAKS = [(i, i, 0, 0, i % 2, 0, i % 2, 0) for i in range(4)]
 
@@ -113,9 +119,28 @@ def test_minimal_sufficient_sets_of_classes_with_beaks_of_their_own():
     assert minimal_sufficient_sets(BEAKS, 0) == [frozenset({"beak"})]
 
 
-def test_rivals_share_parts_with_a_class_and_none_with_each_other():
+def test_rivals_share_two_whole_parts_each_in_the_order_of_the_classes():
+    parts = ["beak", "head", "breast", "wing", "tail"]
+    for label, word in enumerate(MANY):
+        shared = [{p for p in parts if shown_by(other, p) == shown_by(word, p)} for other in MANY]
+        wanted = [
+            (one, two)
+            for one in range(len(MANY))
+            for two in range(one + 1, len(MANY))
+            if label not in (one, two)
+            and len(shared[one]) == len(shared[two]) == 2
+            and not shared[one] & shared[two]
+        ]
+        found = find_rivals(MANY, label)
+        assert [pair.labels for pair in found] == wanted
+        assert all(tuple(map(set, p.shared)) == tuple(shared[n] for n in p.labels) for p in found)
+    assert any(find_rivals(MANY, label) for label in range(len(MANY)))
+    assert not any(find_rivals(WORDS, label) for label in range(10))  # mini's: too few
+
+
+def test_partial_rivals_share_parts_with_a_class_and_none_with_each_other():
     for label in range(len(WORDS)):
-        for (one, two), (first, second) in find_rivals(WORDS, label):
+        for (one, two), (first, second) in find_partial_rivals(WORDS, label):
             assert len({one, two, label}) == 3 and first and second and not first & second
             for other, parts in ((one, first), (two, second)):
                 for part in REMOVABLE:
@@ -123,8 +148,8 @@ def test_rivals_share_parts_with_a_class_and_none_with_each_other():
                         shown_by(WORDS[other], part), shown_by(WORDS[label], part), strict=True
                     )
                     assert (part in parts) == any(a == b for a, b in pairs)
-    assert all(find_rivals(WORDS, label) for label in range(8))
-    assert find_rivals(WORDS[:1], 0) == []
+    assert all(find_partial_rivals(WORDS, label) for label in range(8))
+    assert find_partial_rivals(WORDS[:1], 0) == []
 
 
 # Known answers.
@@ -165,7 +190,7 @@ def test_explanation_by_chance_is_between_the_two():
     assert 0.1 < np.mean([protocols.completeness(one)[40] for one in found]) < 0.9
 
 
-def agree(words, labels_of_birds, opposite=False):
+def agree(words, labels_of_birds, opposite=False, enough=any):
     """Explains a class by the parts that look like it, or by those that do not."""
 
     def explain(labels):
@@ -173,7 +198,7 @@ def agree(words, labels_of_birds, opposite=False):
         for bird, label in enumerate(labels.tolist()):
             word, own = words[label], words[labels_of_birds[bird]]
             same = [
-                any(a == b for a, b in zip(shown_by(word, p), shown_by(own, p), strict=True))
+                enough(a == b for a, b in zip(shown_by(word, p), shown_by(own, p), strict=True))
                 for p in BIRD
             ]
             rows.append(np.array(same + [False] * len(OBJECTS)) != opposite)
@@ -186,18 +211,35 @@ def test_target_sensitivity_is_1_for_the_parts_of_each_class_and_0_for_the_other
     labels = np.repeat(np.arange(len(WORDS)), 3)
     for opposite in (False, True):
         _, found = run(count_parts, agree(WORDS, labels, opposite), WORDS)
-        known = found.target_sensitivity[~np.isnan(found.target_sensitivity)]
+        known = found.partial_sensitivity[~np.isnan(found.partial_sensitivity)]
         assert len(known) >= 24 and (known == (0 if opposite else 1)).all()
+    labels = np.repeat(np.arange(len(MANY)), 3)
+    for opposite in (False, True):
+        _, found = run(count_parts, agree(MANY, labels, opposite, all), MANY)
+        known = found.target_sensitivity[~np.isnan(found.target_sensitivity)]
+        rivals = sum(bool(find_rivals(MANY, label)) for label in range(len(MANY)))
+        assert len(known) == 3 * rivals > 0 and (known == (0 if opposite else 1)).all()
 
 
 def test_target_sensitivity_is_0_for_an_explanation_that_does_not_know_the_class():
     _, found = run(count_parts, point_at("beak", "wing"), WORDS)
+    assert np.nanmax(found.partial_sensitivity) == 0
+    _, found = run(count_parts, point_at("beak", "wing"), MANY)
     assert np.nanmax(found.target_sensitivity) == 0
+
+
+def test_only_the_first_rivals_are_tried_for_target_sensitivity():
+    effects, _ = run(guess, point_at("beak"), MANY)
+    for bird, pair in enumerate(effects.rivals):
+        assert pair is None or pair == find_rivals(MANY, bird // 3)[0]
+    tried = [bird for bird in range(3 * len(MANY)) if find_rivals(MANY, bird // 3)]
+    assert 0 < sum(effects.rivals[bird] is not None for bird in tried) < len(tried)
 
 
 def test_birds_without_proven_rivals_are_left_out():
     effects, found = run(look_at_beak, point_at("beak"), BEAKS)
-    assert effects.rivals == [None] * 12 and np.isnan(found.target_sensitivity).all()
+    assert effects.rivals == effects.partial_rivals == [None] * 12
+    assert np.isnan(found.target_sensitivity).all() and np.isnan(found.partial_sensitivity).all()
 
 
 def test_classifier_that_looks_at_one_object_depends_on_it():
@@ -308,10 +350,9 @@ def test_rivals_that_noise_tells_apart_are_not_proven():
         return 1e-7 * np.array(count_parts(seen, words, objects))
 
     effects, _ = run(nearly_blind, point_at("beak"), WORDS)
-    assert effects.rivals == [None] * 30
-    assert (
-        sum(pair is not None for pair in run(count_parts, point_at("beak"), WORDS)[0].rivals) >= 24
-    )
+    assert effects.partial_rivals == [None] * 30
+    effects, _ = run(count_parts, point_at("beak"), WORDS)
+    assert sum(pair is not None for pair in effects.partial_rivals) >= 24
 
 
 def test_thresholds_are_those_of_the_paper():

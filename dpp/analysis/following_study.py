@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -113,10 +114,16 @@ def first_of_classes(dataset: ImageDataset, count: int) -> ImageDataset:
         seen[record.label] += 1
         if seen[record.label] <= count:
             kept.append(index)
-    few = copy.copy(dataset)
-    few.records, few.labels = tuple(dataset.records[index] for index in kept), dataset.labels[kept]
+    return select_images(dataset, kept)
+
+
+def select_images(dataset: ImageDataset, indices: Sequence[int]) -> ImageDataset:
+    """Some images of a data set or a cached one, as another."""
+    few, indices = copy.copy(dataset), list(indices)
+    few.records = tuple(dataset.records[index] for index in indices)
+    few.labels = dataset.labels[indices]
     if isinstance(dataset, CachedDataset):
-        few.rows = tuple(dataset.rows[index] for index in kept)
+        few.rows = tuple(dataset.rows[index] for index in indices)
     return few
 
 

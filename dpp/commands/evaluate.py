@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in ("images", "seed", "out")}
     options["device"] = runs.choose_device(arguments.device)
     finished, chosen = runs.open_run(arguments.run_folder), table.choose(arguments.measures)
-    with tqdm(unit="image", leave=False) as bar:
+    with tqdm(unit="image", leave=False, delay=0.1) as bar:  # nothing before an error
 
         def report(family: str, done: int, total: int) -> None:
             if bar.desc != f"{family}: ":

@@ -110,6 +110,20 @@ def shade_reach(size: int) -> int:
     return max(1, size // 40) + size // 32 + 1
 
 
+def is_drawn(root: Path | None) -> bool:
+    """Whether a data set's folder holds PoseBirds."""
+    return _stamp(root) is not None
+
+
+def _stamp(root: Path | None) -> dict | None:
+    """What PoseBirds' folder says of itself; None of another."""
+    try:
+        stamp = json.loads((Path(root) / STAMP).read_text(encoding="utf-8"))
+        return stamp if stamp["name"] == "posebirds" else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
 def of_record(root: Path, path: Path, label: int) -> Individual:
     """The individual of an image of a drawn data set.
 
@@ -121,13 +135,9 @@ def of_record(root: Path, path: Path, label: int) -> Individual:
     Raises:
         UserError: the folder does not hold PoseBirds.
     """
-    try:
-        stamp = json.loads((Path(root) / STAMP).read_text(encoding="utf-8"))
-        known = stamp["name"] == "posebirds"
-    except (OSError, ValueError, TypeError, KeyError):
-        known = False
+    stamp = _stamp(root)
     named = re.fullmatch(r".*_(train|test)_(\d+)\.png", Path(path).name)
-    if not known or named is None:
+    if stamp is None or named is None:
         raise UserError(f"{path} is not an image of PoseBirds: only its birds can be drawn again")
     kind = kinds(stamp["classes"], base=stamp["base"])[label]
     split, index = named[1], int(named[2]) - 1

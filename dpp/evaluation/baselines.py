@@ -3,6 +3,11 @@
 A network with random weights has the trained one's shape and connections. Its batch norms know the
 images' statistics, and its prototypes are cells of images of their classes, so that it differs from
 a trained and projected network in what it has learned alone.
+
+It needs passes over the images of its own. Where there are many classes, it makes them over all
+images of some: what chance gives is a mean over prototypes, which those of 20 classes tell well
+enough. Some images of all classes would tell something else: on few images, places that have
+nothing to do with them are consistent.
 """
 
 import copy
@@ -14,13 +19,16 @@ import torch
 from torch import nn
 
 from dpp import ops
+from dpp.analysis.following_study import select_images
 from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset
 from dpp.networks.model import DeformableProtoPNet
 
 CALIBRATION = 64  # images for the batch norms' statistics
+MOST_CLASSES = 20  # that random weights are measured on
 CHILDREN = ("backbone", "add_on", "offsets")
 _KEPT: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by the trained network
+_SOME: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # classes, by data set
 
 
 def random_weights(network: Network, images: ImageDataset, seed: int) -> Network:
@@ -55,6 +63,18 @@ def _randomise(network: Network, images: ImageDataset, seed: int) -> Network:
         own = (images.labels == label).nonzero().flatten().tolist() or range(len(images))
         choose_cells(other, images, int(random.choice(own)), numbers, random)
     return other
+
+
+def some_classes(dataset: ImageDataset) -> ImageDataset:
+    """All images of 20 classes, evenly over them; the data set itself if it has no more."""
+    labels = dataset.labels.unique()
+    if len(labels) <= MOST_CLASSES:
+        return dataset
+    if dataset not in _SOME:
+        places = np.linspace(0, len(labels) - 1, MOST_CLASSES).round()
+        within = torch.isin(dataset.labels, labels[places.astype(int)])
+        _SOME[dataset] = select_images(dataset, within.nonzero().flatten().tolist())
+    return _SOME[dataset]
 
 
 def draw_weights(module: nn.Module) -> None:

@@ -1,17 +1,18 @@
 """Which parts tell PoseBirds' classes apart, and which ones they share: exact, from their words."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dpp.drawn.individuals import BIRD, REMOVABLE, SHOWN, shown_by
 from dpp.drawn.species import Word
 
 TELLING = tuple(part for part in BIRD if SHOWN[part])  # parts that show something of the class
+SHARED = 2  # parts that a rival shares with a class, as in FunnyBirds
 
 
 class Rivals(NamedTuple):
-    """Two classes that look like a bird in some of its parts, each in others."""
+    """Two classes that look like another in some of its parts, each in others."""
 
     labels: tuple[int, int]
     shared: tuple[frozenset[str], frozenset[str]]
@@ -43,26 +44,44 @@ def minimal_sufficient_sets(words: Sequence[Word], label: int) -> list[frozenset
 
 
 def find_rivals(words: Sequence[Word], label: int) -> list[Rivals]:
-    """Pairs of classes that share parts with a class, without a part that both share.
+    """Pairs of classes that each share two parts with a class, without a part that both share.
 
-    A part is shared that shows at least one attribute of the class; only those that can be removed
-    count. Pairs come in the order of how many parts the class that shares fewer does, then the
-    other, most first.
+    As in FunnyBirds: a part is shared that shows the same in all its attributes, and the pairs come
+    in the order of the classes. Parts that can be removed count: there and here, five that tell
+    classes apart.
     """
+    shared = _shared_parts(words, label, all)
+    return _disjoint({other: parts for other, parts in shared.items() if len(parts) == SHARED})
+
+
+def find_partial_rivals(words: Sequence[Word], label: int) -> list[Rivals]:
+    """The same with parts that share at least one attribute, and any number of them.
+
+    Pairs come in the order of how many parts the class that shares fewer does, then the other, most
+    first.
+    """
+    pairs = _disjoint(_shared_parts(words, label, any))
+    return sorted(pairs, key=lambda pair: sorted(map(len, pair.shared)), reverse=True)
+
+
+def _shared_parts(words: Sequence[Word], label: int, enough: Callable) -> dict[int, frozenset[str]]:
+    """Of every other class, the removable parts of which all, or any, attributes are the same."""
+
+    def alike(word: Word, part: str) -> bool:
+        pairs = zip(shown_by(word, part), shown_by(words[label], part), strict=True)
+        return enough(mine == other for mine, other in pairs)
+
     parts = [part for part in REMOVABLE if SHOWN[part]]
-    shared = {
-        other: frozenset(part for part in parts if _alike(word, words[label], part))
+    return {
+        other: frozenset(part for part in parts if alike(word, part))
         for other, word in enumerate(words)
         if other != label
     }
-    pairs = [
+
+
+def _disjoint(shared: dict[int, frozenset[str]]) -> list[Rivals]:
+    return [
         Rivals((one, two), (shared[one], shared[two]))
         for one, two in itertools.combinations(shared, 2)
         if shared[one] and shared[two] and not shared[one] & shared[two]
     ]
-    return sorted(pairs, key=lambda pair: sorted(map(len, pair.shared)), reverse=True)
-
-
-def _alike(one: Word, two: Word, part: str) -> bool:
-    pairs = zip(shown_by(one, part), shown_by(two, part), strict=True)
-    return any(mine == other for mine, other in pairs)

@@ -9,7 +9,7 @@ import torch
 
 from dpp.analysis.network import Network
 from dpp.data.batches import Splits
-from dpp.evaluation.baselines import random_weights
+from dpp.evaluation.baselines import random_weights, some_classes
 from dpp.evaluation.scores import Progress, Score, from_values, mean, not_measured, part_of
 from dpp.evaluation.sightings import see
 from dpp.networks.losses import own_class
@@ -33,9 +33,10 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
     """Accuracy beside the size of what explains it."""
     labels, test = np.array(network.labels), splits.test.labels.numpy()
     other = random_weights(network, splits.projection, seed)
+    passes = ((network, splits.test), (other, some_classes(splits.test)))
     correct, blind = (
-        100.0 * (see(one, splits.test, part_of(progress, place, 2)).predicted == test)
-        for place, one in enumerate((network, other))
+        100.0 * (see(one, images, part_of(progress, place, 2)).predicted == images.labels.numpy())
+        for place, (one, images) in enumerate(passes)
     )
     numbers, classes = network.prototypes.numpy(), len(network.source.class_names)
     distinct, by_class = count_distinct(network), np.bincount(labels[numbers], minlength=classes)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpp.analysis.network import Network
-from dpp.data.batches import Splits
-from dpp.evaluation.baselines import random_places, random_weights
+from dpp.data.batches import ImageDataset, Splits
+from dpp.evaluation.baselines import random_places, random_weights, some_classes
 from dpp.evaluation.keypoints import check_marks, find_hits, find_marks, pixels, sums_by
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
 from dpp.evaluation.sightings import Sightings, see
@@ -103,10 +103,12 @@ def places_of(network: Network, seen: Sightings) -> list[str]:
     return ["centre", "parts"] if seen.parts.shape[1] > 1 else ["centre"]
 
 
-def box(network: Network, splits: Splits, progress: Progress, noise: int | None = None) -> Boxed:
-    """A pass over the test images, and their marks."""
-    seen = see(network, splits.test, progress, noise)
-    marks = find_marks(network, splits.test)[seen.image]
+def box(
+    network: Network, dataset: ImageDataset, progress: Progress, noise: int | None = None
+) -> Boxed:
+    """A pass over images, and their marks."""
+    seen = see(network, dataset, progress, noise)
+    marks = find_marks(network, dataset)[seen.image]
     return Boxed(seen, marks, pixels(HALF, network.size), network.size)
 
 
@@ -115,9 +117,9 @@ def measure_consistency(
 ) -> list[Score]:
     """Consistency, in percent of the prototypes, or of their parts."""
     check_marks(network, splits.test)
-    boxed = box(network, splits, part_of(progress, 0, 2))
+    boxed = box(network, splits.test, part_of(progress, 0, 2))
     other = random_weights(network, splits.projection, seed)
-    blind = box(other, splits, part_of(progress, 1, 2))
+    blind = box(other, some_classes(splits.test), part_of(progress, 1, 2))
 
     def judge(boxed: Boxed, hits: np.ndarray) -> np.ndarray:
         given = (boxed.visible, boxed.seen.prototype, len(network.labels))
@@ -149,20 +151,26 @@ def measure_stability(
     """Stability under noise, the share of images with nothing to be stable, and without those."""
     check_marks(network, splits.test)
     other = random_weights(network, splits.projection, seed)
-    tasks = [(network, None), (network, seed), (other, None), (other, seed)]
+    few = some_classes(splits.test)
+    tasks = [
+        (network, splits.test, None),
+        (network, splits.test, seed),
+        (other, few, None),
+        (other, few, seed),
+    ]
     clean, noisy, blind, blind_noisy = (
-        box(one, splits, part_of(progress, place, len(tasks)), noise)
-        for place, (one, noise) in enumerate(tasks)
+        box(one, dataset, part_of(progress, place, len(tasks)), noise)
+        for place, (one, dataset, noise) in enumerate(tasks)
     )
     count, scores = len(network.labels), []
 
-    def judge(before: np.ndarray, after: np.ndarray) -> list[np.ndarray]:
-        found = is_stable(before, after, clean.seen.prototype, count)
+    def judge(before: np.ndarray, after: np.ndarray, boxed: Boxed = clean) -> list[np.ndarray]:
+        found = is_stable(before, after, boxed.seen.prototype, count)
         return [100 * one for one in found]
 
     for at in places_of(network, clean.seen):
         found = judge(clean.hits(at), noisy.hits(at))
-        weights = judge(blind.hits(at), blind_noisy.hits(at))
+        weights = judge(blind.hits(at), blind_noisy.hits(at), blind)
         # places that have nothing to do with the image: they are drawn anew for the noisy one
         places = judge(clean.random_hits(at, seed), clean.random_hits(at, seed + 1))
         originals = 3 * [None]

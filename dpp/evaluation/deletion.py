@@ -15,7 +15,7 @@ from torch import Tensor
 from dpp.analysis.network import Network
 from dpp.data.batches import Splits
 from dpp.evaluation import heat
-from dpp.evaluation.baselines import random_weights
+from dpp.evaluation.baselines import random_weights, some_classes
 from dpp.evaluation.consistency import places_of
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
 from dpp.evaluation.sightings import see
@@ -82,22 +82,25 @@ def measure_plain(model: PlainCNN, splits: Splits, seed: int) -> list[Score]:
 
 def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) -> list[Score]:
     """DAUC, in percent."""
-    rows = heat.spread(splits.test, MOST)
-    images = splits.test.batch([(0, int(index)) for index in rows]).images
+    few = some_classes(splits.test)
+    (rows, images), (other_rows, other_images) = (
+        heat.spread_images(dataset, MOST) for dataset in (splits.test, few)
+    )
     other = random_weights(network, splits.projection, seed)
-    seen, blind = (see(one, splits.test, part_of(progress, 0, 2)) for one in (network, other))
+    seen = see(network, splits.test, part_of(progress, 0, 2))
+    blind = see(other, few, part_of(progress, 1, 2))
     scores, places = [], places_of(network, seen)
     for place, at in enumerate(places):
         warm = heat.class_heat(network, seen, at, rows)
+        cold = heat.class_heat(other, blind, at, other_rows)
         curves = {
-            "value": (predictor(network), warm),
-            "random_places": (predictor(network), heat.moved(warm, seed)),
-            "random_weights": (predictor(other), heat.class_heat(other, blind, at, rows)),
+            "value": (predictor(network), images, warm),
+            "random_places": (predictor(network), images, heat.moved(warm, seed)),
+            "random_weights": (predictor(other), other_images, cold),
         }
         found = {}
         for turn, (name, given) in enumerate(curves.items()):
-            predict, warm = given
-            curve = deletion_curve(predict, images, warm)
+            curve = deletion_curve(*given)
             found[name] = (100 * area(curve)).double().numpy()
             progress(3 * place + turn + 1, 3 * len(places))
         given = {name: mean(found[name]) for name in ("random_weights", "random_places")}

@@ -1,21 +1,52 @@
 """Heat maps of explanations at the size of the network's input, and where the object is."""
 
+from functools import lru_cache
+
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset
+from dpp.data.images import region_of
+from dpp.drawn.individuals import Individual, is_drawn, masks, of_record
 from dpp.evaluation.sightings import Sightings, upsample
 from dpp.system.errors import UserError
 
 CHUNK = 100  # images at a time
 
 
+def has_masks(network: Network) -> bool:
+    """Whether the network's data are PoseBirds, whose birds can be drawn again with a mask."""
+    return is_drawn(network.source.root)
+
+
+def _drawn_mask(network: Network, dataset: ImageDataset, row: int) -> np.ndarray:
+    """(size, size): how much of each pixel of the input is the bird."""
+    record = dataset.records[row]
+    bird = of_record(network.source.root, record.path, record.label)
+    region = region_of(record, bird.size, bird.size, network.crop_to_box)
+    mask = Image.fromarray(_bird_mask(bird)).crop(tuple(region))
+    return np.asarray(mask.resize((network.size,) * 2, Image.Resampling.BILINEAR))
+
+
+@lru_cache(maxsize=4096)
+def _bird_mask(bird: Individual) -> np.ndarray:
+    """(size, size), of the bird's own picture; all networks are shown the same birds."""
+    return masks(bird)["bird"]
+
+
 def spread(dataset: ImageDataset, most: int) -> np.ndarray:
     """At most so many indices, evenly over a data set."""
     count = min(most, len(dataset))
     return np.unique(np.linspace(0, len(dataset) - 1, count).round().astype(int))
+
+
+def spread_images(dataset: ImageDataset, most: int) -> tuple[np.ndarray, Tensor]:
+    """The indices of `spread`, and the images."""
+    rows = spread(dataset, most)
+    return rows, dataset.batch([(0, int(index)) for index in rows]).images
 
 
 def from_maps(maps: np.ndarray, size: int) -> Tensor:
@@ -71,22 +102,25 @@ def moved(heat: Tensor, seed: int) -> Tensor:
 
 
 def object_masks(network: Network, dataset: ImageDataset, rows: np.ndarray) -> Tensor:
-    """(n, size, size), 1 in the object's box.
+    """(n, size, size): what of each pixel is the object; 1 in its box where there is no mask.
 
     Raises:
-        UserError: the data have no boxes, or the input is what is in them.
+        UserError: the data have neither masks nor boxes, or no masks and the input is what is in
+            the boxes.
     """
+    if has_masks(network):
+        return torch.from_numpy(np.stack([_drawn_mask(network, dataset, row) for row in rows]))
     if any(record.box is None for record in dataset.records):
         raise UserError(f"{network.source.name} has no boxes around its objects")
     if network.crop_to_box:
         raise UserError("does not apply: the input is cropped to the object's box")
-    masks = torch.zeros(len(rows), network.size, network.size)
+    boxes = torch.zeros(len(rows), network.size, network.size)
     middles = np.arange(network.size) + 0.5
-    for mask, row in zip(masks, rows, strict=True):
+    for mask, row in zip(boxes, rows, strict=True):
         record = dataset.records[row]
         view = network.geometry(record)[0]
         left, top, right, bottom = record.box
         (top, left), (bottom, right) = view.image_to_tensor(((top, left), (bottom, right)))
         inside = [(middles >= top) & (middles <= bottom), (middles >= left) & (middles <= right)]
         mask[:] = torch.from_numpy(inside[0][:, None] & inside[1]).float()
-    return masks
+    return boxes

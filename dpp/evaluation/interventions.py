@@ -43,6 +43,7 @@ NAMES = {
     "single_deletion": "single deletion",
     "single_exchange": "single exchange",
     "target_sensitivity": "target sensitivity",
+    "partial_sensitivity": "target sensitivity, partly shared",
 }
 CHECKS = Findings._fields[:4]  # those with a threshold
 
@@ -172,6 +173,8 @@ def _score_findings(at, own: Examined, scattered: Examined, blind: Examined, see
         with_threshold = field in CHECKS
         original = mean(100 * own.values(field, original=True)) if with_threshold else NAN
         about = f"{known}; {note}: {THRESHOLDS[own.chosen]:.3f}" if with_threshold else known
+        if field == "target_sensitivity" and np.isnan(value).all():
+            about += ": too few classes share two whole parts with another"
         baselines = {"random_weights": mean(blank), "random_places": mean(drawn)}
         interval = bootstrap(value, seed)
         given_here = given | baselines | {"original": original, "note": about}

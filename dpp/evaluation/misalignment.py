@@ -14,15 +14,19 @@ The released attack gives a library's attack a single logit, whose cross entropy
 logit is, and so is its gradient: no step moves a pixel, and what is left is where that attack
 starts, uniform noise within the same bounds. `original` is that; the value is of the attack meant.
 
+Forty steps through the whole network are dear: one image a class is attacked, spread over the data
+set, or 30 if there are fewer classes; for random weights and random places always 30.
+
 For prototypes of several parts, `parts` protects a box around every part, where it looks, in place
 of the one of the map's highest pixels.
 """
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from dpp.analysis.network import Network
@@ -34,11 +38,12 @@ from dpp.evaluation.heat import spread
 from dpp.evaluation.keypoints import pixels
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
 from dpp.evaluation.sightings import part_places, similarity_maps, upsample
+from dpp.networks.model import DeformableProtoPNet
 
 EPSILON, STEP, STEPS = 0.4, 0.01, 40
 BORDER = 10  # pixels of 224 around the box
 QUANTILE, TOP = 0.95, 0.9
-MOST = 30  # images that are attacked, spread over the data set
+LEAST = 30  # images that are attacked, spread over the data set; one a class if that is more
 BATCH = 20
 
 
@@ -111,16 +116,30 @@ def attack(
     if released is not None:
         draw = torch.Generator().manual_seed(released)
         change = EPSILON * (2 * torch.rand(images.shape, generator=draw).to(images) - 1) * free
+    model, columns = without_others(network, numbers)
     for _ in range(STEPS):
         tried = (images + change).requires_grad_()
         with torch.enable_grad():
-            activation = network.model.inspect(tried).scores[rows, numbers]
+            activation = model.inspect(tried).scores[rows, columns]
             raised = -activation.sum() if released is None else released_loss(activation)
         (gradient,) = torch.autograd.grad(raised, tried)
         change = (change + STEP * gradient.sign() * free).clamp(-EPSILON, EPSILON)
         if released is not None and not gradient.any():
             break  # so will all further steps: they change nothing
     return images + change
+
+
+def without_others(network: Network, numbers: Tensor) -> tuple[nn.Module, Tensor]:
+    """A copy of the model that computes no more than prototypes (n,), and their numbers in it.
+
+    Its weights have no gradients. Networks that cannot do without their other prototypes keep them.
+    """
+    model = copy.deepcopy(network.model).requires_grad_(False)
+    if not isinstance(model, DeformableProtoPNet):
+        return model, numbers
+    unique, columns = numbers.unique(return_inverse=True)
+    model.keep(unique)
+    return model.requires_grad_(False), columns
 
 
 @torch.no_grad()
@@ -157,9 +176,11 @@ def compare(
     return Change(*(one.double().numpy() for one in changes))
 
 
-def attack_all(network: Network, dataset: ImageDataset, kinds, seed: int, progress: Progress):
+def attack_all(
+    network: Network, dataset: ImageDataset, kinds, seed: int, progress: Progress, most: int = LEAST
+):
     """The changes by each kind of attack: centre, parts, random places, and released."""
-    chosen, found = spread(dataset, MOST).tolist(), {kind: [] for kind in kinds}
+    chosen, found = spread(dataset, most).tolist(), {kind: [] for kind in kinds}
     looking = Geometry(Box(0, 0, 1, 1), network.size, network.cell_centres)
     border, half_cell = pixels(BORDER, network.size), network.size / len(network.cell_centres) / 2
     for first in range(0, len(chosen), BATCH):
@@ -207,10 +228,12 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
     """The four changes, with the box of the map's highest pixels and with those of the parts."""
     several = network.model.prototypes.vectors[0, 0].numel() > 1 if not network.is_tree else False
     places = ["centre", "parts"] if several else ["centre"]
-    kinds = [*places, "random places", "released"]
-    found = attack_all(network, splits.test, kinds, seed, part_of(progress, 0, 2))
+    given, most = (splits.test, [*places, "released"], seed), len(splits.test.labels.unique())
+    found = attack_all(network, *given, part_of(progress, 0, 3), max(most, LEAST))
+    given = (splits.test, ["random places"], seed)
+    found |= attack_all(network, *given, part_of(progress, 1, 3))
     other = random_weights(network, splits.projection, seed)
-    blind = attack_all(other, splits.test, places, seed, part_of(progress, 1, 2))
+    blind = attack_all(other, splits.test, places, seed, part_of(progress, 2, 3))
     scores = []
     for at in places:
         for field, (name, unit) in NAMES.items():
@@ -220,6 +243,6 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
             if at == "centre":
                 given["random_places"] = mean(getattr(found["random places"], field))
                 given["original"] = mean(getattr(found["released"], field))
-            note = f"{len(values)} images"
+            note = f"{len(values)} images of {most} classes"
             scores.append(from_values(name, at, values, seed, note=note, **given))
     return scores

@@ -19,7 +19,7 @@ from dpp.analysis.network import Network
 from dpp.data.batches import Splits
 from dpp.data.transforms import normalise, to_pixels
 from dpp.evaluation import heat
-from dpp.evaluation.baselines import random_weights
+from dpp.evaluation.baselines import random_weights, some_classes
 from dpp.evaluation.consistency import places_of
 from dpp.evaluation.keypoints import pixels
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
@@ -91,15 +91,18 @@ def drops(network: Network, images: Tensor, warm: Tensor, numbers: Tensor):
 
 def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) -> list[Score]:
     """The mean drop by six perturbations, where the heat is and where it is not."""
-    rows = heat.spread(splits.test, MOST)
-    images = splits.test.batch([(0, int(index)) for index in rows]).images
+    few = some_classes(splits.test)
+    (rows, images), (other_rows, other_images) = (
+        heat.spread_images(dataset, MOST) for dataset in (splits.test, few)
+    )
     other = random_weights(network, splits.projection, seed)
-    seen, blind = (see(one, splits.test, part_of(progress, 0, 2)) for one in (network, other))
-    numbers, blank = (torch.from_numpy(one.shown[rows]) for one in (seen, blind))
+    seen = see(network, splits.test, part_of(progress, 0, 2))
+    blind = see(other, few, part_of(progress, 1, 2))
+    numbers, blank = torch.from_numpy(seen.shown[rows]), torch.from_numpy(blind.shown[other_rows])
     scores, places = [], places_of(network, seen)
     for place, at in enumerate(places):
         warm = heat.shown_heat(network, seen, at, rows)
-        cold = heat.shown_heat(other, blind, at, rows)
+        cold = heat.shown_heat(other, blind, at, other_rows)
         for turn, side in enumerate(("inside", "outside")):
             one, drawn, none = (
                 given if side == "inside" else 1 - given
@@ -110,7 +113,7 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
             given = {
                 "unit": "%",
                 "better": "higher" if side == "inside" else "lower",
-                "random_weights": mean(drops(other, images, none, blank)[0]),
+                "random_weights": mean(drops(other, other_images, none, blank)[0]),
                 "random_places": mean(drops(network, images, drawn, numbers)[0]),
                 "original": mean(there),
                 "note": f"{len(rows)} images; " + ", ".join(f"{k} {v:.1f}" for k, v in each),

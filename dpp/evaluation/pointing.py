@@ -5,8 +5,8 @@ Of each test image, the prototype that counts most for the predicted class: the 
 that is on the object, and of the hottest 10 % of the pixels. Content heat is the mean heat on the
 object of all prototypes of the image's true class; the ratio is of the mean heat off and on it.
 
-The object is what is in its box, where the data have no segmentation. A network that looks anywhere
-scores what the box covers of the image: `random places` says how much that is.
+The object is what its mask covers, which PoseBirds draws, and elsewhere what is in its box. A
+network that looks anywhere scores what that covers of the image: `random places` says how much.
 """
 
 import numpy as np
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dpp.analysis.network import Network
-from dpp.data.batches import Splits
+from dpp.data.batches import ImageDataset, Splits
 from dpp.evaluation import heat
-from dpp.evaluation.baselines import random_weights
+from dpp.evaluation.baselines import random_weights, some_classes
 from dpp.evaluation.consistency import places_of
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
 from dpp.evaluation.sightings import see
@@ -47,16 +47,19 @@ def content_heat(warm: Tensor, masks: Tensor) -> Tensor:
 
 
 def outside_inside(warm: Tensor, masks: Tensor) -> Tensor:
-    """The mean heat off the masks, in percent of that on them; NaN without an outside."""
-    off = content_heat(warm, 1 - masks)
-    return 100 * off / content_heat(warm, masks)
+    """The mean heat off the masks, in percent of that on them.
+
+    NaN without an outside, and where there is no heat on the mask, which leaves no ratio.
+    """
+    off, on = content_heat(warm, 1 - masks), content_heat(warm, masks)
+    return 100 * off / torch.where(on > 0, on, torch.nan)
 
 
-def point(network: Network, splits: Splits, seen, at: str, shifted: int | None = None):
+def point(network: Network, dataset: ImageDataset, seen, at: str, shifted: int | None = None):
     """Values of every image, by measure; `shifted` is the seed of random places."""
     found: dict[str, list[Tensor]] = {name: [] for name in NAMES}
-    for rows in np.array_split(np.arange(len(splits.test)), len(splits.test) // heat.CHUNK + 1):
-        masks = heat.object_masks(network, splits.test, rows)
+    for rows in np.array_split(np.arange(len(dataset)), len(dataset) // heat.CHUNK + 1):
+        masks = heat.object_masks(network, dataset, rows)
         one, all_of = (
             heat.shown_heat(network, seen, at, rows),
             heat.class_heat(network, seen, at, rows),
@@ -76,18 +79,20 @@ def point(network: Network, splits: Splits, seen, at: str, shifted: int | None =
 
 def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) -> list[Score]:
     """Four measures of where the heat is, each over the test images."""
-    heat.object_masks(network, splits.test, np.arange(1))  # that there are boxes
+    heat.object_masks(network, splits.test, np.arange(1))  # that there are some
     other = random_weights(network, splits.projection, seed)
-    seen, blind = (
-        see(one, splits.test, part_of(progress, place, 2))
-        for place, one in enumerate((network, other))
-    )
+    few = some_classes(splits.test)
+    seen = see(network, splits.test, part_of(progress, 0, 2))
+    blind = see(other, few, part_of(progress, 1, 2))
+    note = "the object is its drawn mask" if heat.has_masks(network) else "the object is its box"
     scores = []
     for at in places_of(network, seen):
-        found, drawn = (point(network, splits, seen, at, shifted) for shifted in (None, seed))
-        weights = point(other, splits, blind, at)
+        found, drawn = (point(network, splits.test, seen, at, shifted) for shifted in (None, seed))
+        weights = point(other, few, blind, at)
         for key, (name, unit, better) in NAMES.items():
-            given = {"unit": unit, "better": better, "note": "the object is its box"}
+            given = {"unit": unit, "better": better, "note": note}
+            cold = int(np.isnan(found[key]).sum())
+            given["note"] += f"; {cold} images have no heat on it" if cold else ""
             given |= {"random_weights": mean(weights[key]), "random_places": mean(drawn[key])}
             scores.append(from_values(name, at, found[key], seed, **given))
     return scores

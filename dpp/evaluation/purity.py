@@ -16,7 +16,7 @@ from dpp.analysis.part_following import true_parts
 from dpp.data.batches import ImageDataset, Splits
 from dpp.data.image_records import Box
 from dpp.data.transforms import Geometry
-from dpp.evaluation.baselines import random_places, random_weights
+from dpp.evaluation.baselines import random_places, random_weights, some_classes
 from dpp.evaluation.consistency import places_of
 from dpp.evaluation.keypoints import check_marks, find_hits, find_marks, pixels
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
@@ -63,7 +63,9 @@ class _Patches:
     """The patches of all prototypes on their nearest images of a data set."""
 
     def __init__(self, network: Network, dataset: ImageDataset, seen: Sightings):
+        shown = np.isin(network.labels, dataset.labels.numpy())  # of classes that are there
         used = network.prototypes.numpy()
+        used = used[shown[used]] if shown[used].any() else used
         nearest = seen.nearest[:, used]  # (images, P)
         self.rows = nearest[(nearest >= 0).all(axis=1)]  # fewer images than 10: fewer rows
         self.cells = seen.nearest_cells[: len(self.rows), used]
@@ -117,9 +119,10 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
     for place, (name, dataset) in enumerate(
         (("training images", splits.projection), ("test images", splits.test))
     ):
+        passes = ((network, dataset), (other, some_classes(dataset)))
         patches, blind = (
-            _Patches(one, dataset, see(one, dataset, part_of(progress, 2 * place + turn, 4)))
-            for turn, one in enumerate((network, other))
+            _Patches(one, images, see(one, images, part_of(progress, 2 * place + turn, 4)))
+            for turn, (one, images) in enumerate(passes)
         )
         for at in places_of(network, see(network, dataset, progress)):
             drawn = random_places(patches.places(at).shape[:-1], network.size, seed)

@@ -7,7 +7,7 @@ present. All that a pass keeps is small, so that no measure needs another one.
 
 import weakref
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -18,8 +18,9 @@ from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset, batches, make_loader
 from dpp.data.image_records import Box
 from dpp.data.transforms import Geometry
-from dpp.evaluation.scores import Progress
+from dpp.evaluation.scores import Progress, part_of
 from dpp.networks.model import DeformableProtoPNet
+from dpp.runs.trunk_cache import CachedDataset, find_plain, keep_changed
 
 BATCH = 50  # images that are inspected at a time
 NEAREST = 10  # images that are kept of each prototype
@@ -90,8 +91,11 @@ def _see(network: Network, dataset, progress: Progress, noise: int | None) -> Si
     used = torch.zeros(len(owners), dtype=torch.bool)
     used[network.prototypes] = True
     pairs, images, nearest = [], [], None
-    for batch in batches(make_loader(dataset, BATCH)):
-        inputs = batch.images if noise is None else add_noise(batch.images, batch.indices, noise)
+    kept = kept_features(network, dataset, progress, noise)
+    for batch in batches(make_loader(kept or dataset, BATCH)):
+        inputs = batch.images
+        if noise is not None and kept is None:
+            inputs = add_noise(inputs, batch.indices, noise)
         output = network.inspect(inputs)
         cells = tuple(output.z.shape[2:])
         everywhere = part_places(network, output, torch.arange(len(owners)))  # (B, P, parts, 2)
@@ -124,7 +128,7 @@ def _see(network: Network, dataset, progress: Progress, noise: int | None) -> Si
     predicted, shown, maps, places, shares, class_map = (
         torch.cat(column).numpy() for column in zip(*images, strict=True)
     )
-    indices, centres, kept = (one.numpy() for one in nearest[1:])
+    indices, centres, nearest_parts = (one.numpy() for one in nearest[1:])
     look = looking.cell_to_tensor
     return Sightings(
         predicted,
@@ -134,7 +138,7 @@ def _see(network: Network, dataset, progress: Progress, noise: int | None) -> Si
         look(parts, cells),
         indices,
         np.stack(np.divmod(centres, cells[1]), axis=-1),
-        look(kept, cells),
+        look(nearest_parts, cells),
         cells,
         shown,
         maps,
@@ -142,6 +146,22 @@ def _see(network: Network, dataset, progress: Progress, noise: int | None) -> Si
         shares,
         class_map,
     )
+
+
+def kept_features(
+    network: Network, dataset: ImageDataset, progress: Progress, noise: int | None
+) -> CachedDataset | None:
+    """What the network's frozen trunk made of the images, where its training kept that.
+
+    Then also what it makes of them with noise: computed once for all networks on the same trunk.
+    """
+    backbone = network.model.backbone
+    kept = find_plain(dataset, backbone)
+    if kept is None or noise is None:
+        return kept
+    about = {"noise": NOISE, "most": MOST_NOISE, "seed": noise}
+    change = partial(add_noise, seed=noise)
+    return keep_changed(dataset, backbone, change, about, report=part_of(progress, 0, 2))
 
 
 def _geometry(network: Network) -> Geometry:

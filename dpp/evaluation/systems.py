@@ -21,22 +21,27 @@ SYSTEMS = {
     "ProtoTree": {"model": "prototree"},
     "plain CNN": {"model": "cnn"},
 }
+REPEATED = ("deformable", "rigid", "ProtoPNet")  # systems that are measured with every seed
 FILE = "evaluation.csv"
 
 
 def experiments(profile: str, seeds: Iterable[int] = (0,)) -> dict[tuple[str, int], Experiment]:
-    """The experiment of each system and seed, all with the example's backbone."""
+    """The experiments of all systems for the first seed, and of `REPEATED` for the others.
+
+    All have the example's backbone.
+    """
     return {
         (name, seed): example_experiment(profile, seed=seed, **changes)
-        for seed in seeds
+        for place, seed in enumerate(seeds)
         for name, changes in SYSTEMS.items()
+        if place == 0 or name in REPEATED
     }
 
 
 def rows_of(system: str, run: Run, content: Mapping) -> list[dict]:
     """The rows of one evaluation (`table.evaluate`)."""
     about = {"system": system, "run": content["run"], "profile": run.experiment.profile}
-    about |= {"data": run.experiment.data, "run_seed": run.experiment.seed}
+    about |= {"data": Path(run.experiment.data).name, "run_seed": run.experiment.seed}
     about |= {"seed": content["seed"], "size": content["size"]}
     about |= {f"{split}_images": count for split, count in content["images"].items()}
     return [
@@ -59,14 +64,37 @@ def collect(
         folder: for the evaluations of single runs; by default `evaluation/` under the runs.
         options: of `table.evaluate`.
     """
-    folder, rows = Path(folder or paths.runs_root() / "evaluation"), []
+    rows = []
     for (name, _), experiment in experiments(profile, seeds).items():
-        run = runs.get(experiment)
-        path = folder / f"{run.folder.name}.json"
-        missing = missing_families(run, path, options.get("images"), options.get("seed", 0))
-        content = table.evaluate(run, missing, out=path, **options) if missing else table.read(path)
-        rows += rows_of(name, run, content)
-    frame = pd.DataFrame(rows)
+        rows += measure(name, runs.get(experiment), folder, **options)
+    return write(profile, pd.DataFrame(rows))
+
+
+def add(system: str, run: Run, folder: Path | None = None, **options) -> pd.DataFrame:
+    """Measures one run, and stores its rows beside those of others in its profile's table.
+
+    Args:
+        system: its name in the table.
+        run: finished.
+        folder, options: see `collect`.
+    """
+    profile, rows = run.experiment.profile, pd.DataFrame(measure(system, run, folder, **options))
+    if find(profile) is not None:
+        before = read(profile)
+        rows = pd.concat([before[before.run != run.folder.name], rows])
+    return write(profile, rows)
+
+
+def measure(system: str, run: Run, folder: Path | None = None, **options) -> list[dict]:
+    """The rows of one run; what is stored already for its weights is not measured again."""
+    path = Path(folder or paths.runs_root() / "evaluation") / f"{run.folder.name}.json"
+    missing = missing_families(run, path, options.get("images"), options.get("seed", 0))
+    content = table.evaluate(run, missing, out=path, **options) if missing else table.read(path)
+    return rows_of(system, run, content)
+
+
+def write(profile: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """Stores a profile's table; returns it as it is read."""
     target = paths.results(profile) / FILE
     files.write_file(target, frame.to_csv(index=False, float_format="%.6g").encode())
     return read(profile)
@@ -111,7 +139,8 @@ def scores_of(frame: pd.DataFrame, system: str, run_seed: int = 0) -> list[Score
 
 
 def pivot(frame: pd.DataFrame, column: str = "value") -> pd.DataFrame:
-    """A row for each measure and place, a column for each system; means over the runs' seeds."""
+    """A row for each measure and place, a column for each system, of its first run's seed."""
+    frame = frame[frame.run_seed == frame.groupby("system").run_seed.transform("min")]
     order = frame[["measure", "at"]].drop_duplicates()
     wide = frame.pivot_table(column, ["measure", "at"], "system", sort=False, dropna=False)
     kept = pd.MultiIndex.from_frame(
@@ -119,3 +148,19 @@ def pivot(frame: pd.DataFrame, column: str = "value") -> pd.DataFrame:
     )
     names = [name for name in SYSTEMS if name in wide.columns]
     return wide.loc[kept, names].dropna(how="all")
+
+
+def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
+    """What measures of systems with several runs differ by from training to training.
+
+    Returns:
+        A row for each system, measure and place: `mean`, `lowest` and `highest` over the runs,
+        `runs`, how many, and the bootstrap interval `low` to `high` of the first.
+    """
+    keys = ["system", "measure", "at"]
+    groups = frame.dropna(subset="value").sort_values("run_seed", kind="stable").groupby(keys)
+    values = groups.value.agg(["mean", "min", "max", "count"])
+    values.columns = ["mean", "lowest", "highest", "runs"]
+    found = values.join(groups[["low", "high"]].first())
+    order = frame.set_index(keys).index.drop_duplicates()
+    return found.reindex(order[order.isin(found.index)]).query("runs > 1")

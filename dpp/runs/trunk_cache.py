@@ -2,11 +2,12 @@
 
 Two stores (`dpp.data.feature_store`) under `cache/trunk` in the data root: `plain`, of all images
 as they are, for validation, test, projection and the last layer; and `views`, of the augmented
-views of the training and validation images. A store is named by a digest of all that it depends on:
-the backbone and its frozen layers with their weights, the images' pixels, and for views the
-augmentation and which images. An epoch shows one view of each image, and as many epochs as there
-are views show each of them once (`dpp.data.transforms.choose_view`). Runs that agree in all of this
-share a store, whatever their method, loss, head, seed or validation split.
+views of the training and validation images; `dpp evaluate` adds `changed`, of noisy test images. A
+store is named by a digest of all that it depends on: the backbone and its frozen layers with their
+weights, the images' pixels, and for views the augmentation and which images. An epoch shows one
+view of each image, and as many epochs as there are views show each of them once
+(`dpp.data.transforms.choose_view`). Runs that agree in all of this share a store, whatever their
+method, loss, head, seed or validation split.
 
 The plain features are always computed in float32: a prototype is projected on them, and is a patch
 of the image for whoever looks at it later. Views serve training alone, and are computed in its
@@ -19,10 +20,9 @@ image and channel by 1.5e-3 in half of it.
 """
 
 import hashlib
-import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from dpp.backbones.backbone import Backbone
 from dpp.backbones.trunks import TrunkFeatures
 from dpp.data import transforms
 from dpp.data.batches import Batch, ImageDataset, Splits, to_device
+from dpp.data.cache import PixelStore
 from dpp.data.disk_space import check_space
 from dpp.data.feature_store import FeatureStore
 from dpp.system.paths import data_root
@@ -134,7 +135,6 @@ class _Maker:
     def __init__(self, splits: Splits, backbone: Backbone, precision: str, root: Path, dtype: str):
         self.splits, self.backbone, self.dtype = splits, backbone, dtype
         self.precision = precision
-        self.device = next(backbone.parameters()).device
         pixels, views = splits.train.store, splits.train.views
         records = {r.id: r for dataset in splits for r in dataset.records}
         self.plain = ImageDataset([records[id] for id in pixels.rows], pixels)
@@ -143,16 +143,7 @@ class _Maker:
         training = [record for record in self.plain.records if record.id not in tested]
         self.viewed = ImageDataset(training, pixels, augmented=True, views=views)
         shape = self.compute_plain(range(1)).shape[1:]
-        key = {
-            "backbone": backbone.name,
-            "frozen_trunk": backbone.frozen_trunk,
-            "weights": trunk_digest(backbone),
-            "pixels": pixels.content_digest(),
-            "size": pixels.size,
-            "crop_to_box": pixels.crop_to_box,
-            "mean_std": [transforms.IMAGENET_MEAN, transforms.IMAGENET_STD],
-        }
-        key = json.loads(json.dumps(key))  # as it is read back
+        key, (name, what) = key_of(backbone, pixels), names_of(backbone, pixels)
         views_key = key | {
             "views": views,
             "augmentation": [transforms.LARGEST_ANGLE, transforms.LARGEST_SHEAR, "bicubic"],
@@ -160,13 +151,10 @@ class _Maker:
         }
         if precision != "float32":
             views_key["precision"] = precision
-        name = f"{backbone.name}-{backbone.frozen_trunk}-{pixels.size}px"
-        what = f"{backbone.name} up to {backbone.frozen_trunk}, {pixels.size} px"
         count = len(training) * views
         described = f"{what}: {views} views of {len(training):,} images"
-        plain_name, plain_what = f"{name}-plain", f"{what}: {len(self.plain):,} images"
         self.stores = (
-            FeatureStore(root, plain_name, key, len(self.plain), shape, dtype, plain_what),
+            plain_store(backbone, pixels, shape, root, dtype),
             FeatureStore(root, f"{name}-views", views_key, count, shape, dtype, described),
         )
 
@@ -180,12 +168,8 @@ class _Maker:
         images = self.viewed.show([(view + 1, index) for index, view in pairs])
         return self._compute(images, self.precision)
 
-    @torch.inference_mode()
     def _compute(self, images: torch.Tensor, precision: str) -> np.ndarray:
-        with autocast(precision, self.device):
-            maps = self.backbone.trunk(to_device(images, self.device))
-        maps = maps.to("cpu", getattr(torch, self.dtype))
-        return maps.permute(0, 2, 3, 1).contiguous().numpy()
+        return compute_features(self.backbone, images, precision, self.dtype)
 
     def measure(self, stores: Sequence[FeatureStore]) -> Missing:
         """How much is missing of some stores, and about how long that takes."""
@@ -209,6 +193,98 @@ class _Maker:
             f"{missing.bytes / 1e9:.2g} GB under {stores[0].folder.parent}, about {minutes} "
             f"minute{'s' if minutes > 1 else ''}"
         )
+
+
+@torch.inference_mode()
+def compute_features(
+    backbone: Backbone, images: torch.Tensor, precision: str = "float32", dtype: str = "float16"
+) -> np.ndarray:
+    """What the frozen trunk makes of images (N, 3, S, S), as it is kept: (N, H, W, C)."""
+    device = next(backbone.parameters()).device
+    with autocast(precision, device):
+        maps = backbone.trunk(to_device(images, device))
+    return maps.to("cpu", getattr(torch, dtype)).permute(0, 2, 3, 1).contiguous().numpy()
+
+
+def key_of(backbone: Backbone, pixels: PixelStore) -> dict:
+    """All that plain features depend on, as it is read back from JSON."""
+    return {
+        "backbone": backbone.name,
+        "frozen_trunk": backbone.frozen_trunk,
+        "weights": trunk_digest(backbone),
+        "pixels": pixels.content_digest(),
+        "size": pixels.size,
+        "crop_to_box": pixels.crop_to_box,
+        "mean_std": [list(transforms.IMAGENET_MEAN), list(transforms.IMAGENET_STD)],
+    }
+
+
+def names_of(backbone: Backbone, pixels: PixelStore) -> tuple[str, str]:
+    """The beginning of a store's name, and what is in it, for people."""
+    name = f"{backbone.name}-{backbone.frozen_trunk}-{pixels.size}px"
+    return name, f"{backbone.name} up to {backbone.frozen_trunk}, {pixels.size} px"
+
+
+def plain_store(
+    backbone: Backbone, pixels: PixelStore, shape: Sequence[int], root: Path, dtype: str = "float16"
+) -> FeatureStore:
+    """The store of all images as they are, in the order of their pixels; not yet opened."""
+    name, what = names_of(backbone, pixels)
+    described = f"{what}: {len(pixels.rows):,} images"
+    key, rows = key_of(backbone, pixels), len(pixels.rows)
+    return FeatureStore(root, f"{name}-plain", key, rows, shape, dtype, described)
+
+
+def find_plain(
+    dataset: ImageDataset, backbone: torch.nn.Module, root: Path | None = None
+) -> CachedDataset | None:
+    """Un-augmented images as the trunk features that a training kept of them, if it did."""
+    pixels = dataset.store
+    if not getattr(backbone, "frozen_steps", 0) or dataset.augmented or pixels.pixels is None:
+        return None
+    shape = compute_features(backbone, dataset.show([(0, 0)])).shape[1:]
+    store = plain_store(backbone, pixels, shape, Path(root or data_root() / "cache" / "trunk"))
+    if store.open():
+        return None
+    return CachedDataset(dataset, store, [pixels.rows[record.id] for record in dataset.records])
+
+
+def keep_changed(
+    dataset: ImageDataset,
+    backbone: Backbone,
+    change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    about: dict,
+    *,
+    root: Path | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> CachedDataset:
+    """Changed images as trunk features, computed once for all networks on the same trunk.
+
+    Args:
+        dataset: un-augmented.
+        backbone: with a frozen trunk.
+        change: from images (N, 3, S, S) and their indices (N,) to the images wanted.
+        about: what the change depends on, as JSON.
+        root: where stores live, instead of `cache/trunk` under the data root.
+        report: called with how many images are done, and how many there are.
+    """
+    count, pixels = len(dataset), dataset.store
+
+    def compute(rows: range) -> np.ndarray:
+        images = dataset.show([(0, row) for row in rows])
+        report(rows.stop, count)
+        return compute_features(backbone, change(images, torch.tensor(rows)))
+
+    shape, root = compute(range(1)).shape[1:], Path(root or data_root() / "cache" / "trunk")
+    ids = digest_of(record.id for record in dataset.records)
+    key = key_of(backbone, pixels) | {"change": about, "images": ids}
+    name, what = names_of(backbone, pixels)
+    described = f"{what}: {count:,} changed images"
+    store = FeatureStore(root, f"{name}-changed", key, count, shape, "float16", described)
+    if store.open():
+        check_space(root, store.missing_bytes(), "a cache of trunk features", "or free some space")
+        store.build(compute)
+    return CachedDataset(dataset, store, range(count))
 
 
 def trunk_digest(backbone: Backbone) -> str:

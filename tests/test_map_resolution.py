@@ -147,6 +147,9 @@ def test_rows_of_the_study_are_apart_from_those_of_all_classes(tmp_path, monkeyp
     found = map_resolution.stored_rows()
     assert found.run.tolist() == ["c", "f", "b", "e", "d"]
     assert found.kind.tolist() == ["predicted", "predicted", "rigid", "rigid", "search"]
+    means = map_resolution.summarise(found)
+    assert means.accuracy["vgg16"].tolist() == pytest.approx([0.5, 0.575])
+    assert means.runs.tolist() == [2, 2, 0, 0] and means.accuracy["resnet34"].isna().all()
     assert map_resolution.gain_by_seed("vgg16") == pytest.approx(interval([10, 5]))
     assert map_resolution.gain_by_seed("vgg16", "predicted", "search").count == 1
     assert moving_parts.photo_rows(["vgg16"]).accuracy["vgg16", "deformable"] == 0.7

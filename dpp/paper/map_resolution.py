@@ -30,8 +30,12 @@ EVERY = 10  # of the classes
 FOLDER = "CUB_every_10th"
 DECISIONS = "every_10th_class.csv"
 BATCH = 8
-IMAGES = 2  # of the effective receptive field
+IMAGES, PER_CLASS = 2, 10  # of the effective receptive field; of a class, to follow parts on
 BACKBONES = {"vgg16": "VGG-16", "resnet34": "ResNet-34"}
+MEASURES = (
+    *("accuracy", "accuracy at mean", "accuracy at rest", "active", "offset"),
+    *("share moved", "share at mean", "share at rest", "gain own", "gain others", "half"),
+)
 KINDS = {
     "rigid": {"deformation": "none"},
     "predicted": {"deformation": "predicted"},
@@ -67,7 +71,8 @@ def measure(experiments: Iterable[Experiment], **options) -> None:
         test = following_study.splits_of(run).test
         gain = part_following.gain_by_moving(Network.of(run), test)
         store_decisions(run, [record.id for record in test.records], gain["correct moved"])
-        moving_parts.store(run, following_study.study(run, gain=gain, images=IMAGES))
+        given = {"gain": gain, "images": IMAGES, "per_class": PER_CLASS}
+        moving_parts.store(run, following_study.study(run, **given))
 
 
 def store_decisions(run: runs.Run, ids: Sequence[str], correct: Sequence[bool]) -> None:
@@ -98,6 +103,18 @@ def stored_rows() -> pd.DataFrame:
     kinds = table.get("deformation", pd.Series(index=table.index)).fillna("predicted")
     table = table.assign(kind=kinds.where(table.deformable, "rigid"))
     return table.sort_values(["backbone", "kind", "seed"], ignore_index=True)
+
+
+def summarise(rows: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds of the `MEASURES`, by backbone and kind, with the number of `runs`.
+
+    Args:
+        rows: of `stored_rows`.
+    """
+    wanted = pd.MultiIndex.from_product([BACKBONES, ["rigid", "predicted"]])
+    groups = rows.reindex(columns=["backbone", "kind", *MEASURES]).groupby(["backbone", "kind"])
+    means = groups[list(MEASURES)].mean().reindex(wanted)
+    return means.assign(runs=groups.size().reindex(wanted).fillna(0))
 
 
 def gain_by_image(backbone: str, before: str = "rigid", after: str = "predicted") -> pd.Series:

@@ -142,7 +142,8 @@ def test_rows_of_the_study_are_apart_from_those_of_all_classes(tmp_path, monkeyp
         ("f", "CUB_every_10th", True, None, 1, 0.55),
     ]
     names = ["run", "data", "deformable", "deformation", "seed", "accuracy"]
-    table = pd.DataFrame(rows, columns=names).assign(backbone="vgg16")
+    gained = {"share gained": 0.02, "share gained low": -0.01, "share gained high": 0.05}
+    table = pd.DataFrame(rows, columns=names).assign(backbone="vgg16", **gained)
     moving_parts.records.replace_rows(tmp_path / "photo" / "following.csv", table)
     found = map_resolution.stored_rows()
     assert found.run.tolist() == ["c", "f", "b", "e", "d"]
@@ -152,4 +153,7 @@ def test_rows_of_the_study_are_apart_from_those_of_all_classes(tmp_path, monkeyp
     assert means.runs.tolist() == [2, 2, 0, 0] and means.accuracy["resnet34"].isna().all()
     assert map_resolution.gain_by_seed("vgg16") == pytest.approx(interval([10, 5]))
     assert map_resolution.gain_by_seed("vgg16", "predicted", "search").count == 1
+    told = " ".join(map_resolution.describe("vgg16"))
+    assert "points: not run over the test images, +7.5 [-24.3, +39.3] over seeds" in told
+    assert "seed by seed, +2.0 [-1.0, +5.0], +2.0 [-1.0, +5.0]; moved over at mean not run" in told
     assert moving_parts.photo_rows(["vgg16"]).accuracy["vgg16", "deformable"] == 0.7

@@ -145,3 +145,25 @@ def gain_by_seed(backbone: str, before: str = "rigid", after: str = "predicted")
 def compare_gains(first: str = "vgg16", second: str = "resnet34") -> Interval:
     """By how many points moving helps one backbone more than another; paired over images."""
     return interval((gain_by_image(first) - gain_by_image(second)).dropna())
+
+
+def describe(backbone: str) -> list[str]:
+    """What deformation does to a backbone, in sentences: accuracies, then where parts land."""
+    table, name = stored_rows(), BACKBONES[backbone]
+    moving = table[(table.backbone == backbone) & (table.kind == "predicted")]
+    share, placed, worth = (
+        moving_parts.gap(moving, *given)
+        for given in (("share",), ("share", "at mean"), ("accuracy",))
+    )
+    classes = [
+        f"{100 * row['share gained']:+.1f} [{100 * row['share gained low']:+.1f}, "
+        f"{100 * row['share gained high']:+.1f}]"
+        for _, row in moving.iterrows()
+    ]
+    over_images, over_seeds = interval(gain_by_image(backbone)), gain_by_seed(backbone)
+    return [
+        f"{name}, accuracy of deformable over rigid, points: {over_images} over the test images, "
+        f"{over_seeds} over seeds; of the deformable network over itself at rest {worth}.",
+        f"{name}, on the true part, moved over at rest, points: {share} over seeds; over classes, "
+        f"seed by seed, {', '.join(classes) or 'not run'}; moved over at mean {placed}.",
+    ]

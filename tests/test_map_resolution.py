@@ -94,7 +94,7 @@ def decided(tmp_path, monkeypatch):
         ("vgg16", "predicted", 0): [1, 0, 1, 0],
         ("vgg16", "rigid", 1): [0, 0, 0, 1],
         ("vgg16", "predicted", 1): [1, 1, 1, 1],
-        ("vgg16", "predicted", 2): [0, 0, 0, 0],  # whose twin is missing
+        ("vgg16", "predicted", 2): [0, 0, 0, 0],  # without a twin of its seed
         ("resnet34", "rigid", 0): [1, 1, 1, 1],
         ("resnet34", "predicted", 0): [1, 1, 1, 0],
         ("resnet34", "search", 0): [0, 0, 1, 1],
@@ -104,13 +104,14 @@ def decided(tmp_path, monkeypatch):
     return correct
 
 
-def test_kinds_are_compared_image_by_image_over_the_seeds_of_both(decided):
+def test_kinds_are_compared_image_by_image_by_the_means_over_seeds(decided):
     gains = map_resolution.gain_by_image("vgg16")
-    assert dict(gains) == {"image 10": 50, "image 12": -50, "image 5": 100, "image 7": 50}
+    expected = {"image 10": 100 / 3, "image 12": -200 / 3, "image 5": 200 / 3, "image 7": 50 / 3}
+    assert dict(gains) == pytest.approx(expected)
     searched = map_resolution.gain_by_image("resnet34", "predicted", "search")
     assert dict(searched) == {"image 10": -100, "image 12": 100, "image 5": -100, "image 7": 0}
     assert map_resolution.gain_by_image("vgg19").empty
-    expected = interval([50 - 0, -50 + 100, 100 - 0, 50 - 0])
+    expected = interval([100 / 3, -200 / 3 + 100, 200 / 3, 50 / 3])
     assert map_resolution.compare_gains() == pytest.approx(expected)
 
 

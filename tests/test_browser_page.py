@@ -16,6 +16,7 @@ import urllib.request
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import matplotlib
 import nbformat
 import pytest
 from chromium import (
@@ -86,6 +87,7 @@ def served(application: str, home):
         "IPYTHONDIR": str(home / "ipython"),
         "DPP_RUNS": str(home / "runs"),
         "DPP_DATA": str(home / "images"),
+        "MPLCONFIGDIR": matplotlib.get_cachedir(),  # or it says that it lists fonts, if slowly
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", application, "--no-browser", "--allow-root"]

@@ -33,7 +33,7 @@ BATCH = 8
 IMAGES, PER_CLASS = 2, 10  # of the effective receptive field; of a class, to follow parts on
 BACKBONES = {"vgg16": "VGG-16", "resnet34": "ResNet-34"}
 MEASURES = (
-    *("accuracy", "accuracy at mean", "accuracy at rest", "active", "offset"),
+    *("accuracy", "accuracy at rest", "active", "offset"),
     *("share moved", "share at mean", "share at rest", "gain own", "gain others", "half"),
 )
 KINDS = {
@@ -157,7 +157,7 @@ def describe(backbone: str) -> list[str]:
     classes = [
         f"{100 * row['share gained']:+.1f} [{100 * row['share gained low']:+.1f}, "
         f"{100 * row['share gained high']:+.1f}]"
-        for _, row in moving.iterrows()
+        for _, row in moving.dropna(subset="share gained").iterrows()
     ]
     over_images, over_seeds = interval(gain_by_image(backbone)), gain_by_seed(backbone)
     return [

@@ -13,6 +13,7 @@ from dpp.data.class_subset import class_subset
 from dpp.data.cub import read_cub
 from dpp.data.folder_digest import folder_digest
 from dpp.paper import map_resolution, moving_parts
+from dpp.system import paths
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 
@@ -89,6 +90,7 @@ def run_of(backbone: str, kind: str, seed: int):
 def decided(tmp_path, monkeypatch):
     """Four images, decided by two seeds of VGG-16 and one of ResNet-34."""
     monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    monkeypatch.setattr(paths, "RESULTS", tmp_path / "committed")  # nothing
     correct = {
         ("vgg16", "rigid", 0): [0, 0, 1, 1],
         ("vgg16", "predicted", 0): [1, 0, 1, 0],
@@ -134,6 +136,7 @@ def test_decisions_of_a_run_replace_its_older_ones(decided):
 
 def test_rows_of_the_study_are_apart_from_those_of_all_classes(tmp_path, monkeypatch):
     monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    monkeypatch.setattr(paths, "RESULTS", tmp_path / "committed")  # nothing
     rows = [
         ("a", "cub", True, None, 0, 0.7),
         ("b", "CUB_every_10th", False, None, 0, 0.5),

@@ -21,6 +21,7 @@ from tiny_network import TinyBackbone
 from dpp import analysis, ops
 from dpp.analysis.figure_data import apply_prototype
 from dpp.analysis.global_analysis import global_analysis
+from dpp.analysis.offset_effect import by_need_of_moving
 from dpp.browser import Browser, drawings, scenes, screens, show, texts, thumbnails, workbench
 from dpp.browser.pair_figure import patch_pairs
 from dpp.browser.screens import VIEWS, export
@@ -57,6 +58,12 @@ def browser(session, tmp_path):
     made = Browser(session, tmp_path / "exports")
     yield made
     made.close()
+
+
+def another_image(browser) -> str:
+    """The key of a listed image that is not the one shown."""
+    keys = [item["key"] for item in browser.image.items]
+    return next(key for key in reversed(keys) if key != browser.session.image.id)
 
 
 def png(size=(40, 30), kind="PNG") -> bytes:
@@ -267,8 +274,30 @@ def test_row_of_the_sheet_becomes_the_prototype_that_is_shown(browser):
     assert f"prototype {number}," in browser.class_pick.data["note"]
 
 
+@pytest.mark.parametrize("kind", ["dilated", "rigid", "protopnet"])
+def test_browser_begins_where_moving_matters_most(data, kind):
+    subject = make_subject(data, kind, projected=False)
+    session, records = Session({kind: subject}), subject.test.records
+    expected = records[0]
+    if kind == "dilated":
+        expected = by_need_of_moving(subject.network, subject.test)[0]
+        assert expected != records[0] and expected.label != 0, "otherwise this shows nothing"
+    assert session.image == expected
+    assert session.label == expected.label == subject.network.labels[session.prototype]
+
+
+def test_browser_begins_with_a_class_that_has_prototypes(data, monkeypatch):
+    subject = make_subject(data, "dilated", projected=False)
+    label = Session({"all": subject}).label
+    owned = type(subject).prototypes_of
+    monkeypatch.setattr(
+        type(subject), "prototypes_of", lambda one, of: [] if of == label else owned(one, of)
+    )
+    session = Session({"pruned": subject})
+    assert (session.label, session.image.label) == (0, label)
+
+
 def test_the_best_prototype_is_shown_first(browser):
-    assert browser.session.image == browser.session.subject.test.records[0]
     assert browser.sheet.value == browser.screen.sheet.matches[0].prototype
     assert browser.screen.sheet.label == int(browser.session.scores().argmax())
 
@@ -277,7 +306,7 @@ def test_image_view_asks_for_its_sheet_once(browser, monkeypatch):
     asked = []
     reason = analysis.reason
     monkeypatch.setattr(analysis, "reason", lambda *given: asked.append(1) or reason(*given))
-    browser.image.value = browser.image.items[-1]["key"]
+    browser.image.value = another_image(browser)
     assert len(asked) == 1
     browser.sheet.value = browser.sheet.data["rows"][1]["prototype"]
     browser._answer(browser._pointed, {"kind": "centre", "row": 0, "column": 0})
@@ -299,7 +328,7 @@ def test_chosen_class_is_kept_and_explained_until_the_image_changes(browser):
     browser.view.value = "Image"
     assert (browser.session.label, browser.session.prototype) == (worst, chosen)
     assert browser.explained.value == browser.screen.data["sheet"]["label"] == worst
-    browser.image.value = browser.image.items[-1]["key"]
+    browser.image.value = another_image(browser)
     predicted = int(browser.session.scores().argmax())
     assert browser.explained.value == browser.label.value == predicted
 

@@ -16,6 +16,7 @@ import urllib.request
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import matplotlib
 import nbformat
 import pytest
 from chromium import (
@@ -86,6 +87,7 @@ def served(application: str, home):
         "IPYTHONDIR": str(home / "ipython"),
         "DPP_RUNS": str(home / "runs"),
         "DPP_DATA": str(home / "images"),
+        "MPLCONFIGDIR": matplotlib.get_cachedir(),  # or it says that it lists fonts, if slowly
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", application, "--no-browser", "--allow-root"]
@@ -299,9 +301,11 @@ def test_choices_have_thumbnails_and_work_by_mouse_and_keyboard(lab):
         tiles = seen(page, ".dpp-images .dpp-tile")
         expect(tiles.first.locator('img[src^="blob:"]')).to_be_visible()
         before = tiles.first.get_attribute("aria-label")
-        choose(page, "Images of", 2)
+        classes = first(page).get_by_label("Images of", exact=True)
+        begun = classes.evaluate("list => list.selectedIndex")  # of the image it begins with
+        choose(page, "Images of", 2 if begun != 2 else 1)
         expect(tiles.first).not_to_have_attribute("aria-label", before)
-        name = tiles.nth(1).get_attribute("aria-label")
+        of_class, name = tiles.count(), tiles.nth(1).get_attribute("aria-label")
         shoot(page, "images")
         tiles.nth(1).click()
         says(page, f"{name}: predicted")
@@ -309,16 +313,17 @@ def test_choices_have_thumbnails_and_work_by_mouse_and_keyboard(lab):
         assert state(page, lab)["image"] == name
         open_panel(page, "Image")
         choose(page, "Images of", "all classes")
-        expect(tiles.first).to_have_attribute("aria-label", before)
+        expect(tiles).not_to_have_count(of_class)
         whole = tiles.count()
+        assert whole > of_class
         first(page).get_by_label("Only mistakes").focus()
         page.keyboard.press("Space")
         expect(tiles.first).to_have_attribute("aria-label", re.compile("predicted .*, incorrect"))
         assert 0 < tiles.count() <= whole
         shoot(page, "mistakes")
-        wrong = tiles.first.locator(".dpp-name").inner_text()
-        assert wrong != name
-        tiles.first.focus()
+        names = [tile.locator(".dpp-name").inner_text() for tile in tiles.all()]
+        wrong = next(one for one in names if one != name)
+        tiles.nth(names.index(wrong)).focus()
         page.keyboard.press("Enter")
         says(page, f"{wrong}: predicted", ", incorrect, true class")
         state(page, lab)  # the kernel has answered all that it was asked

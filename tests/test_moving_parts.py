@@ -1,5 +1,7 @@
 """The study of moving parts: its controls, intervals, records, and what figures begin with."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,9 +12,12 @@ from tiny_analysis import ask, make_data, make_model
 from dpp import runs
 from dpp.analysis import Network, following_study, offset_effect, part_following
 from dpp.analysis.intervals import interval
+from dpp.data.image_records import Box
+from dpp.explanations import Part, Sighting
 from dpp.figures.interval_charts import interval_curves
+from dpp.figures.moving_figures import moving_parts as draw_moving_parts
 from dpp.networks import released
-from dpp.paper import box_placements, followed_part, moving_parts
+from dpp.paper import box_placements, followed_part, moving_parts, needed_move
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 
@@ -173,6 +178,24 @@ def test_photo_rows_that_are_not_stored_are_empty(tmp_path, monkeypatch):
     assert found["resnet34"].tolist() == [0.5, 0.4] and found["vgg16"].isna().all()
 
 
+def test_photo_rows_that_were_not_followed_have_the_record_of_their_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    names = ["run", "backbone", "deformable", "margin", "test_accuracy", "test_offset", "seconds"]
+    rows = [("a", "vgg16", True, 0.0, 0.3, 0.1, 1), ("b", "vgg16", True, 0.1, 0.6, 0.3, 1)]
+    rows += [("c", "resnet34", True, 0.1, 0.2, 0.9, 1)]
+    about = {"model": "deformable", "data": "cub", "variant": "paper", "kernel_size": 3}
+    recorded = pd.DataFrame(rows, columns=names).assign(**about)
+    moving_parts.records.replace_rows(tmp_path / "photo" / "runs.csv", recorded)
+    followed = {"run": ["c"], "backbone": "resnet34", "deformable": True, "accuracy": 0.7}
+    moving_parts.records.replace_rows(
+        tmp_path / "photo" / "following.csv", pd.DataFrame(followed | {"share moved": 0.5})
+    )
+    found = moving_parts.photo_rows(["resnet34", "vgg16"])
+    assert found.accuracy["resnet34", "deformable"] == 0.7
+    assert found.loc[("vgg16", "deformable"), ["accuracy", "offset"]].tolist() == [0.6, 0.3]
+    assert found["share moved"].notna().tolist() == [True, False, False, False]
+
+
 def test_comparison_with_a_twin_is_paired_by_image():
     gain, twin = (pd.DataFrame({"correct moved": one}) for one in ([1, 1, 0, 1], [1, 0, 1, 0]))
     found = moving_parts.compare_with_rigid(gain.astype(bool), twin.astype(bool))
@@ -225,6 +248,45 @@ def test_part_that_gains_most_is_shown_where_it_lies(tmp_path):
             np.allclose(found.places["true part"][place], mark) for mark in marks
         )
     assert len(followed_part.draw(found, network).axes) == 3
+
+
+def test_prototype_is_shown_where_moving_matters_most(tmp_path):
+    short = {"epochs": 1, "warm_epochs": 0, "second_warm_epochs": 0, "project_after": (1,)}
+    run = runs.run(tiny(**short, offset_start="he"), root=tmp_path, device="cpu", progress=False)
+    network, test = Network.of(run), runs.load_splits(run.experiment, run.source).test
+    found = needed_move.find(run)
+    assert found.image == offset_effect.by_need_of_moving(network, test, len(test))[0]
+    assert network.labels[found.prototype] == found.image.label
+    image = network.picture(found.image).tensor[None]
+    held = part_following.held_at_rest(network)
+    moved, rest = (one.inspect(image).scores[0] for one in (network, held))
+    own = [number for number, label in enumerate(network.labels) if label == found.image.label]
+    assert moved[found.prototype] == moved[own].max()
+    assert found.lost == pytest.approx(float((moved - rest)[found.prototype]), abs=1e-5)
+    parts = run.experiment.kernel_size**2
+    assert [len(panel.on) for panel in found.panels.values()] == [parts] * 3
+    figure = draw_moving_parts(found.panels, found.true_parts)
+    for axes, panel in zip(figure.axes, found.panels.values(), strict=True):
+        assert f"{sum(panel.on)} of {parts} on their part" in axes.get_title()
+
+
+def test_part_is_on_its_true_part_within_reach_and_never_on_a_hidden_one(data):
+    network = ask(make_model("deformable"), data)
+    record = next(one for one in data.splits.test.records if any(p.visible for p in one.parts))
+    names, groups = part_following.true_parts(network.source.part_names)
+    shown = {names[g] for p, g in zip(record.parts, groups, strict=True) if p.visible}
+    name = sorted(shown)[0]
+    cells = (len(network.cell_centres),) * 2
+    (mark, *_) = part_following.true_places(network, record, name)
+    there = network.geometry(record)[0].image_to_cell(mark, cells)
+    places = [tuple(there), tuple(there + [0.0, 0.9]), tuple(there + [20.0, 20.0])]
+    parts = tuple(Part(place, Box(0, 0, 1, 1)) for place in places)
+    seen = Sighting(0, record.id, record.label, 1.0, (40, 30), cells, (0, 0), parts)
+    panel = needed_move.panel_of(network, record, seen, (name,) * 3, within=1.0)
+    assert panel.on == (True, True, False)
+    hidden = replace(record, parts=tuple(one._replace(visible=False) for one in record.parts))
+    panel = needed_move.panel_of(network, hidden, seen, (name,) * 3, within=1.0)
+    assert panel.on == (False,) * 3 and np.isnan(panel.true_places).all()
 
 
 def test_best_placement_is_the_nearest_or_the_one_with_most_near():

@@ -138,6 +138,17 @@ def marks_of(network: Network, record, cells: tuple[int, int]) -> np.ndarray:
     return network.geometry(record)[0].image_to_cell(seen, cells)
 
 
+def true_places(network: Network, record, name: str) -> np.ndarray:
+    """(marks, 2), row and column of a true part in an image's pixels: two of a pair, or none."""
+    names, groups = true_parts(network.source.part_names)
+    found = [
+        (mark.y, mark.x)
+        for mark, group in zip(record.parts, groups, strict=True)
+        if names[group] == name and mark.visible
+    ]
+    return np.array(found, dtype=float).reshape(-1, 2)
+
+
 def distances(places: np.ndarray, marks: np.ndarray, groups: list[int]) -> np.ndarray:
     """How far parts are from true parts.
 

@@ -16,6 +16,7 @@ import numpy as np
 from dpp import analysis
 from dpp.analysis.figure_data import Application, apply_prototype
 from dpp.analysis.global_analysis import global_analysis
+from dpp.analysis.offset_effect import by_need_of_moving
 from dpp.browser import steering, workbench
 from dpp.browser.steering import Marks, Refit
 from dpp.browser.workbench import Changes, Subject
@@ -28,6 +29,18 @@ from dpp.system.errors import UserError
 
 NEAREST = 3  # images of a prototype, of each split
 SOURCES = 64  # source images that are kept
+LOOKED_AT = 40  # test images, of which a browser begins with one: a large network takes seconds
+
+
+def first_image(subject: Subject) -> ImageRecord:
+    """Where a browser begins: of some test images, the one that needs moving parts most.
+
+    The same rule as of figures 1 and 2; where no part moves, the first image.
+    """
+    model = subject.network.model
+    if not isinstance(model, DeformableProtoPNet) or model.offsets is None:
+        return subject.test.records[0]
+    return by_need_of_moving(subject.network, subject.test, LOOKED_AT)[0]
 
 
 class Session:
@@ -51,8 +64,9 @@ class Session:
         self.refits: dict[str, Refit] = {}  # by the new runs' names
         self.run, self.other = next(iter(runs)), list(runs)[-1]
         self.open(self.run)
-        self.label, self.prototype = 0, self.subject.prototypes_of(0)[0]
-        self.image: ImageRecord | tuple[str, bytes] = self.subject.test.records[0]
+        self.image: ImageRecord | tuple[str, bytes] = first_image(self.subject)
+        self.label = self.image.label if self.subject.prototypes_of(self.image.label) else 0
+        self.prototype = self.subject.prototypes_of(self.label)[0]
         self.explained: int | None = None  # the class whose score is explained; None: the predicted
         self.centre: tuple[int, int] | None = None  # None: where the prototype is most similar
         self.changes = Changes()

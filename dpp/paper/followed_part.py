@@ -73,12 +73,7 @@ def find(run: Run, count: int = 6, near: float = following_study.NEAR) -> Follow
 
 def _nearest_mark(record: ImageRecord, place: np.ndarray, name: str, network: Network):
     """(2,), row and column of the true part on an image; of a pair, the one nearer to a place."""
-    names, groups = part_following.true_parts(network.source.part_names)
-    own = [
-        (mark.y, mark.x)
-        for mark, group in zip(record.parts, groups, strict=True)
-        if names[group] == name and mark.visible
-    ]
+    own = part_following.true_places(network, record, name)
     return min(own, key=lambda mark: np.hypot(*(mark - place)), default=(np.nan, np.nan))
 
 

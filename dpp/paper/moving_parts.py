@@ -48,6 +48,7 @@ STARTS = {  # of the offset branch
     "He, zero; input times 64": {"variant": "released:large_features"},
 }
 EPOCH_COLUMNS = ("validation_offset", "validation_active", "offset_gradient")
+RECORDED = {"test_accuracy": "accuracy", "test_offset": "offset", "test_active": "active"}
 EVERY_SWITCH = "all"
 WHOLE = "layer4, upsampled"  # of a backbone that is not cut
 STATES = ("moved", "at mean", "at rest")  # of one network: see `part_following`
@@ -239,18 +240,31 @@ def measure_photo(run: str, rigid_run: str, per_class: int = 5) -> None:
 
 
 def photo_rows(backbones: Iterable[str]) -> pd.DataFrame:
-    """The stored rows of photo runs: of each backbone a deformable and a rigid one, NaN if not run.
+    """The stored rows of photo runs on all of CUB: of each backbone a deformable and a rigid one.
 
     Returns:
-        Indexed by `backbone` and `kind`; of several runs the first by name.
+        Indexed by `backbone` and `kind`; of several runs the first by name. A run whose parts have
+        not been followed has what its own record says; NaN if it was not run.
     """
     wanted = pd.MultiIndex.from_product([backbones, ["deformable", "rigid"]])
-    table = stored_table("photo", FOLLOWING)
-    if table.empty:
-        return pd.DataFrame(index=wanted)
-    kinds = table.deformable.map({True: "deformable", False: "rigid"})
-    rows = table.assign(kind=kinds).drop_duplicates(["backbone", "kind"])
-    return rows.set_index(["backbone", "kind"]).reindex(wanted)
+    recorded = stored_table("photo", records.RUNS).rename(
+        columns=lambda one: RECORDED.get(one, one)
+    )
+    found = [_of_paper(one) for one in (stored_table("photo", FOLLOWING), recorded)]
+    columns = list(dict.fromkeys([*found[0], *RECORDED.values(), "kernel_size"]))
+    rows = pd.concat([one.reindex(columns=columns) for one in found if len(one)] or found)
+    rows = rows.drop_duplicates(["backbone", "kind"]).set_index(["backbone", "kind"])
+    return rows.reindex(wanted)
+
+
+def _of_paper(table: pd.DataFrame) -> pd.DataFrame:
+    """Of a table of runs, the paper's networks on all classes of CUB, with their `kind`."""
+    asked = {"model": "deformable", "data": "cub", "variant": "paper"}
+    asked |= {name: getattr(Experiment, name) for name in ("margin", "orthogonality")}
+    for name, value in asked.items():
+        table = table[table.get(name, pd.Series(value, table.index)) == value]
+    table = table.reindex(columns=list(dict.fromkeys([*table, "backbone", "deformable"])))
+    return table.assign(kind=table.deformable.map({True: "deformable", False: "rigid"}))
 
 
 def stored_fields(cuts: Iterable[str], *, recompute: bool = False) -> pd.DataFrame:

@@ -157,10 +157,10 @@ class Experiment:
 
     @property
     def row(self) -> dict:
-        """As one row of a table: epochs with spaces between, a file without its folder."""
+        """As one row of a table: epochs with spaces between, files and folders by their names."""
         values = self._named_values()
         values["project_after"] = " ".join(map(str, self.project_after))
-        values["weights"] = Path(self.weights).name
+        values |= {"weights": Path(self.weights).name, "data": short_name(self.data)}
         return values
 
     def _named_values(self) -> dict:

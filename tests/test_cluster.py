@@ -291,15 +291,16 @@ import torch
 from test_run_queue import digests, photo
 from dpp import runs
 from dpp.paper import engines, run_queue
-torch.set_num_threads(1)
-folder, address = Path(sys.argv[1]), sys.argv[2]
-wanted = [photo(folder), photo(folder, model="cnn"), photo(folder, frozen_trunk="layer9")]
-if address:
-    runs.prepare = None  # in this process: features are the cluster's to compute
-root = folder / ("ray" if address else "local")
-engine = engines.choose("ray" if address else "local", 0 if address else 1, address)
-failed = run_queue.run_all(wanted, root=root, engine=engine)
-print(json.dumps([digests(root), list(failed.values())]))
+if __name__ == "__main__":  # the local pool starts processes that import this
+    torch.set_num_threads(1)
+    folder, address = Path(sys.argv[1]), sys.argv[2]
+    wanted = [photo(folder), photo(folder, model="cnn"), photo(folder, frozen_trunk="layer9")]
+    if address:
+        runs.prepare = None  # in this process: features are the cluster's to compute
+    root = folder / ("ray" if address else "local")
+    engine = engines.choose("ray" if address else "local", 0 if address else 1, address)
+    failed = run_queue.run_all(wanted, root=root, engine=engine)
+    print(json.dumps([digests(root), list(failed.values())]))
 """
 
 

@@ -14,6 +14,7 @@ from torchvision.models.resnet import Bottleneck
 
 from dpp.backbones.backbone import NAMES, SLIM, Backbone, make_backbone
 from dpp.backbones.pretrained import load_weights
+from dpp.backbones.trunks import local_cut
 from dpp.system.errors import UserError
 from dpp.system.paths import ROOT
 
@@ -530,6 +531,33 @@ def test_cut_backbone_has_the_map_of_its_last_layer(name, last, channels, stride
     state = whole.state_dict()
     assert len(cut.state_dict()) < len(state)
     assert all(value.equal(state[key]) for key, value in cut.state_dict().items())
+
+
+@pytest.mark.parametrize("name", SLIM)
+def test_local_cut_gives_a_map_of_eight_cells_whose_last_layers_are_trained(name):
+    trunk, last = local_cut(name)
+    cut = make_backbone(name, frozen_trunk=trunk, cut_after=last).eval()
+    with torch.no_grad():
+        found = cut(torch.rand(2, 3, 64, 64))
+    assert found.shape == (2, cut.channels, 8, 8) and cut.stride == 8
+    assert found.min() == 0 and found.max() > 0
+    assert cut.trained_parameters() and cut.frozen_steps < len(cut.steps())
+
+
+def test_cut_densenet_keeps_its_last_relu():
+    torch.manual_seed(0)
+    whole = make_backbone("slim_densenet121").eval()
+    torch.manual_seed(0)
+    cut = make_backbone("slim_densenet121", cut_after="features.transition2").eval()
+    image = expected = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        for name, layer in whole.steps():
+            expected = layer(expected)
+            if name == "features.transition2.pool":
+                break
+        found = cut(image)
+    assert expected.min() < 0
+    torch.testing.assert_close(found, expected.relu())
 
 
 def test_cut_that_leaves_a_negative_map_or_names_no_layer_is_refused():

@@ -92,6 +92,7 @@ def torch_headers():
     return [part for folder in folders for part in ("-isystem", str(folder))]
 
 
+@pytest.mark.slow
 def test_cuda_part_compiles_and_links_against_torch(tmp_path):
     if not torch.version.cuda:
         pytest.skip("this torch has no CUDA headers")

@@ -104,14 +104,14 @@ def test_stage_one_table_leaves_out_rigid_prototypes_and_what_was_not_run(monkey
         make_experiment("mini", kernel_size=2, **changed)
         for changed in ({"deformable": False}, {"seed": 1})
     )
-    epochs = {"stage": "train", "epoch": [7, 10], "cluster": -0.5, "separation": 0.2}
+    epochs = {"stage": "train", "epoch": [20, 30], "cluster": -0.5, "separation": 0.2}
     record = SimpleNamespace(
         summary={"classes": 10}, metrics=pd.DataFrame(epochs | {"orthogonality": 1.0})
     )
     there = {made.name: record, rigid.name: record}
     monkeypatch.setattr(records, "stored", lambda experiment: there.get(experiment.name))
     table = latent_space.stage_one_table({"a": [made, missing], "b": [rigid]})
-    assert table.epoch.tolist() == [7, 10] and set(table.seed) == {0}
+    assert table.epoch.tolist() == [20, 30] and set(table.seed) == {0}
     assert latent_space.stage_one_table({"a": [missing]}).empty
 
 

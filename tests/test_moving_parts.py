@@ -17,9 +17,9 @@ from dpp.explanations import Part, Sighting
 from dpp.figures.interval_charts import interval_curves
 from dpp.figures.moving_figures import moving_parts as draw_moving_parts
 from dpp.networks import released
-from dpp.paper import box_placements, followed_part, moving_parts, needed_move
+from dpp.paper import box_placements, followed_part, grid, moving_parts, needed_move
+from dpp.runs import records
 from dpp.system.errors import UserError
-from dpp.training.experiments import make_experiment
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -145,7 +145,7 @@ def test_designs_differ_in_one_thing():
     assert moving_parts.switched("all", 1.5, 0).switches == released.EVERY
     assert moving_parts.switched("zero_outside", 1.5, 0).switches.zero_outside
     for start in moving_parts.STARTS.values():
-        make_experiment("mini", **(moving_parts.LOCAL | start))
+        moving_parts.design("predicted", 2.0, 0, **start)
 
 
 def test_rows_are_stored_once_and_read_again(tmp_path, monkeypatch):
@@ -304,3 +304,35 @@ def test_box_placements_of_a_run_are_stored_by_measure(tmp_path, monkeypatch):
     for _ in range(2):
         box_placements.store("mini", [box_placements._rows("vgg", {"distance": errors})])
     assert box_placements.stored("mini").to_dict("index") == {("vgg", "distance"): dict(errors)}
+
+
+def test_gain_by_backbone_is_of_the_records_of_table_1(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    cells = grid.cells("table1", "mini")
+    rows = []
+    for number, column in enumerate(grid.BACKBONES):
+        for row, accuracy in (("2x2,nd", 0.5), ("2x2", 0.5 + number / 100), ("3x3", 0.9)):
+            plans = cells[f"Def. ProtoPNet ({row})", column]
+            given = {"test_accuracy": accuracy, "validation_accuracy": 0.5, "seconds": 1.0}
+            rows += [{"run": one.name} | given for one in plans]
+    records.replace_rows(tmp_path / "mini" / records.RUNS, pd.DataFrame(rows))
+    fields = [
+        {"run": f"{grid.slim(column)}, {end}", "half": 1.0, "most": 10.0 - number}
+        for number, column in enumerate(grid.BACKBONES)
+        for end in moving_parts.ENDS
+    ]
+    records.replace_rows(tmp_path / "mini" / moving_parts.FIELDS, pd.DataFrame(fields))
+    found = moving_parts.gain_by_backbone()
+    assert list(found.index) == list(grid.BACKBONES)[::-1]  # the most local first
+    assert found["2x2 gained"].tolist() == pytest.approx([6, 5, 4, 3, 2, 1, 0])
+    assert found["3x3 gained"].isna().all() and (found["3x3 deformable"] == 90).all()
+    assert moving_parts.locality(found)[0] == pytest.approx(-1)
+
+
+def test_fields_are_of_all_of_the_tables_backbones():
+    found = moving_parts.stored_fields()
+    assert len(found) == 14 and found["most"].notna().all()
+    own, whole = (
+        found[found.index.str.endswith(end)]["most"].to_numpy() for end in moving_parts.ENDS
+    )
+    assert (own < whole).all()

@@ -47,6 +47,23 @@ def test_rules_of_the_supplement_and_changes_in_the_paper_profile(changes, expec
     assert {name: getattr(made, name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    "changes,expected",
+    [
+        ({}, ("layer2", "layer3.0", 4)),
+        ({"backbone": "slim_vgg19_bn"}, ("features.26", "features.29", 4)),
+        ({"backbone": "slim_densenet161"}, ("features.transition1", "features.transition2", 4)),
+        ({"weights": "none"}, ("", "layer3.0", 0)),  # random layers are not frozen
+        ({"frozen_trunk": ""}, ("", "layer3.0", 0)),
+        ({"cut_after": "", "frozen_trunk": "layer3"}, ("layer3", "", 4)),
+    ],
+)
+def test_mini_has_local_features_on_a_pretrained_trunk(changes, expected):
+    made = make_experiment("mini", **changes)
+    assert (made.frozen_trunk, made.cut_after, made.views) == expected
+    assert not base_experiment(make_experiment("mini")).cut_after  # which is trained whole
+
+
 def test_epochs_of_another_type_are_refused():
     with pytest.raises(UserError, match="epochs: expected int, got 'many'"):
         make_experiment("mini", epochs="many")

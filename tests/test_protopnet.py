@@ -27,6 +27,7 @@ WEIGHTS = {"cluster": 0.8, "separation": 0.08}
 LABELS = torch.tensor([0, 2, 1, 1])
 EXPERIMENT = make_experiment(
     "mini",
+    prototype_start="uniform",
     epochs=4,
     warm_epochs=1,
     second_warm_epochs=0,

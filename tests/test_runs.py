@@ -31,6 +31,8 @@ TINY = {
     "image_size": 32,
     "epochs": 4,
     "project_after": (3, 4),
+    "prototype_start": "uniform",
+    "offset_start": "normal",
 }
 
 
@@ -274,10 +276,10 @@ def test_experiments_differ_by_any_field_and_not_by_how_it_is_written():
             "variant": "released",
             "last_layer": "fixed",
             "precision": "bfloat16",
-            "project_after": (10,),
+            "project_after": (experiment.epochs,),
             "data": "posedogs",
-            "offset_start": "he",
-            "prototype_start": "features",
+            "offset_start": "normal",
+            "prototype_start": "uniform",
             "deformation": "search",
             "projection": "distinct",
         }
@@ -392,7 +394,7 @@ def test_last_metrics_are_there_even_if_it_was_killed_before_writing_them(
 
 
 def test_projection_follows_the_number_of_epochs():
-    assert make_experiment("mini", epochs=30).project_after == (7, 10, 30)
+    assert make_experiment("mini", epochs=40).project_after == (20, 30, 40)
     assert make_experiment("paper", epochs=25).project_after == (20, 25)
     assert make_experiment("mini", model="cnn", epochs=30).project_after == ()
     with pytest.raises(UserError, match="the last must be the last epoch"):
@@ -412,7 +414,7 @@ def test_weights_file_counts_by_its_content(tmp_path):
         ({"nonsense": 1}, "has no 'nonsense'"),
         ({"model": "forest"}, "model: 'forest' is not one of"),
         ({"epochs": 2}, "warm epochs do not fit"),
-        ({"project_after": (25,)}, "no epoch 25"),
+        ({"project_after": (35,)}, "no epoch 35"),
         ({"margin": "wide"}, "margin: expected float"),
         ({"batch_size": 0}, "batch_size: expected a number from 1"),
         ({"margin": 3.2}, "margin: expected an angle below pi"),
@@ -477,3 +479,19 @@ def test_wrong_command_line_ends_with_2_and_one_line(tmp_path):
     assert done.stderr.startswith("dpp: there is no backbone resnet9000")
     assert "Traceback" not in done.stderr
     assert not any(tmp_path.iterdir())
+
+
+def test_commit_has_a_plus_for_changed_code_and_none_for_changed_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for name in ("code.py", "results/runs.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("old")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    known = making.commit()
+    assert len(known) == 12
+    (tmp_path / "results" / "runs.csv").write_text("new")
+    assert making.commit() == known
+    (tmp_path / "code.py").write_text("new")
+    assert making.commit() == known + "+"

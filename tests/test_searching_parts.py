@@ -219,7 +219,7 @@ def test_experiment_trains_a_network_that_searches(tmp_path):
     experiment = make_experiment(
         "smoke", deformation="search", kernel_size=2, per_class=2, search_reach=2
     )
-    experiment = replace(experiment, epochs=3, offset_rate=0.1)
+    experiment = replace(experiment, epochs=3, offset_rate=0.1, prototype_start="uniform")
     torch.manual_seed(0)
     method = method_of(experiment)
     model = method.build(experiment, TinyBackbone(), 3)

@@ -32,6 +32,7 @@ FAMILIES = (
     *("vgg", "resnet", "resnext", "wide_resnet", "densenet"),
     *("mobilenet_v2", "mnasnet", "regnet", "shufflenet_v2", "squeezenet", "alexnet"),
 )
+FINAL_RELU = "relu"  # of a DenseNet
 SHORTCUTS = ("downsample", "proj", "branch1")  # and what runs beside the layers of a block
 
 # The families of Table 1. Slim, a training step takes 0.1 to 0.3 s on one core.
@@ -84,12 +85,15 @@ class Backbone(TrunkAndHead):
         Args:
             last: its name, such as layer3 or features.22; empty to drop none. Of a VGG also that
                 of its last max pooling, which other networks on a VGG have, and which then stays.
+                A DenseNet keeps the ReLU at its end: its layers end with convolutions.
         """
         if not last:
             return
         if self.name.startswith("vgg") and last == f"features.{len(self.features)}":
             self.features.append(nn.MaxPool2d(2, 2))
         for name in self.step_names()[self.count_steps(last, "cut_after") :]:
+            if name == FINAL_RELU and self.name.removeprefix("slim_").startswith("densenet"):
+                continue
             parent, _, leaf = name.rpartition(".")
             del self.get_submodule(parent)._modules[leaf]
         if not isinstance(self.steps()[-1][1], nn.ReLU | nn.MaxPool2d | BasicBlock | Bottleneck):
@@ -233,7 +237,7 @@ def _without_head(network: nn.Module) -> OrderedDict[str, nn.Module]:
         (name, layer) for name, layer in network.named_children() if name not in HEADS
     )
     if isinstance(network, models.DenseNet):
-        layers["relu"] = nn.ReLU(inplace=True)  # torchvision has it in its forward
+        layers[FINAL_RELU] = nn.ReLU(inplace=True)  # torchvision has it in its forward
     if isinstance(network, models.VGG | models.AlexNet):
         layers["features"] = layers["features"][:-1]  # the last max pooling
     return layers

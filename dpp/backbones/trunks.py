@@ -26,6 +26,17 @@ USUAL_TRUNKS = {
     "wide_resnet": "layer3",
 }
 
+# Of slim networks: the last frozen layer, and the last that is kept, so that a cell sees a part of
+# a drawn animal and not all of it: one convolution or block after the last stride. For mini.
+LOCAL_CUTS = {
+    "slim_vgg16": ("features.16", "features.18"),
+    "slim_vgg16_bn": ("features.23", "features.26"),
+    "slim_vgg19": ("features.18", "features.20"),
+    "slim_vgg19_bn": ("features.26", "features.29"),
+    "slim_densenet": ("features.transition1", "features.transition2"),
+    "slim_resnet": ("layer2", "layer3.0"),
+}
+
 
 @dataclass(frozen=True)
 class TrunkFeatures:
@@ -148,5 +159,14 @@ def _steps(layers: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
 
 def usual_trunk(backbone: str) -> str:
     """The trunk that the photo profile freezes: all blocks but the last; none if not known."""
-    kinds = sorted(USUAL_TRUNKS, key=len, reverse=True)  # vgg16_bn before vgg16
-    return next((USUAL_TRUNKS[kind] for kind in kinds if backbone.startswith(kind)), "")
+    return _of_kind(USUAL_TRUNKS, backbone, "")
+
+
+def local_cut(backbone: str) -> tuple[str, str]:
+    """The last frozen and the last kept layer in the mini profile; none if not known."""
+    return _of_kind(LOCAL_CUTS, backbone, ("", ""))
+
+
+def _of_kind(table: dict, backbone: str, unknown):
+    kinds = sorted(table, key=len, reverse=True)  # vgg16_bn before vgg16
+    return next((table[kind] for kind in kinds if backbone.startswith(kind)), unknown)

@@ -24,7 +24,7 @@ from dpp.analysis.network import check_origin
 from dpp.data.batches import batches, make_loader, to_device
 from dpp.data.image_records import Source
 from dpp.networks import losses
-from dpp.paper.moving_parts import KINDS, LOCAL, stored_table
+from dpp.paper.moving_parts import KINDS, stored_table
 from dpp.paper.planted_mark import MARKS, RADIUS, plant
 from dpp.runs import Run, checkpoints, records, steered
 from dpp.system import files, paths
@@ -33,7 +33,7 @@ from dpp.training.experiments import Experiment, base_experiment, make_experimen
 NEAR = 1.0  # cells from a disc's edge within which a part counts as on it
 TABLE = "steering.csv"
 # one cell a prototype, so that it is either on the disc or on the bird
-NETWORK = LOCAL | KINDS["rigid"] | {"kernel_size": 1, "per_class": 3}
+NETWORK = KINDS["rigid"] | {"kernel_size": 1, "per_class": 3}
 SHORT = {"epochs": 2, "project_after": (2,), "views": 1}  # what the smoke profile has of it
 STEPS = ("never marked", "marked", "fitted again", "trained further")
 

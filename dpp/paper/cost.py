@@ -67,7 +67,8 @@ class Estimate:
 def count(experiment: Experiment, classes: int) -> Operations:
     """Counts the operations of an experiment's network for one image."""
     with torch.device("meta"), torch.no_grad():
-        backbone = make_backbone(experiment.backbone, frozen_trunk=experiment.frozen_trunk)
+        layers = {name: getattr(experiment, name) for name in ("frozen_trunk", "cut_after")}
+        backbone = make_backbone(experiment.backbone, **layers)
         model = method_of(experiment).build(experiment, backbone, classes)
         maps = torch.empty(1, 3, experiment.image_size, experiment.image_size)
         with FlopCounterMode(display=False) as trunk:

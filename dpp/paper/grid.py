@@ -97,6 +97,11 @@ def cells(
     return PLANNERS[table](make)
 
 
+def slim(column: str) -> str:
+    """The slim network of a family, for small images; a VGG does not train without batch norm."""
+    return f"slim_{BACKBONES[column]}" + ("_bn" if column.startswith("VGG") else "")
+
+
 class _Maker:
     """Experiments as some options have them."""
 
@@ -128,12 +133,11 @@ class _Maker:
         ]
 
     def backbone(self, column: str) -> str:
-        """Slim networks for small images; without batch norm a slim VGG does not train."""
         if self.profile == "photo" and column == "Res50" and not self.resnet50:
             return FIRST_RESNET50
         if self.profile in ("paper", "photo"):
             return BACKBONES[column]
-        return f"slim_{BACKBONES[column]}" + ("_bn" if column.startswith("VGG") else "")
+        return slim(column)
 
     def mixed(self, **changes) -> list[Ensemble]:
         """One ensemble of three, with a backbone of each family."""

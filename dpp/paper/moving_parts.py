@@ -1,10 +1,7 @@
 """The study of notebook 13: do parts follow the pose? Its experiments, records and intervals.
 
-The study needs a network in which a part means something: `LOCAL` cuts a slim ResNet-34 after the
-first block of its third stage, so that a cell sees a part of the bird and not all of it, and keeps
-the layers before that stage as they were pretrained, whose features are computed once, as in photo.
-It is trained for as many epochs as the paper's, three times mini's: offsets that answer to the
-image come late. Everything else is mini's. Each run is one row of `following.csv`.
+Its networks are mini's: a slim ResNet-34, of which a cell sees a part of the bird, with 2x2 parts.
+Each run is one row of `following.csv`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,28 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import scipy.stats
 
 from dpp import runs
 from dpp.analysis import Network, following_study, part_following, receptive_field
 from dpp.analysis.intervals import Interval, interval
 from dpp.networks import released
+from dpp.paper import grid
 from dpp.runs import records
 from dpp.system import paths
 from dpp.training.experiments import Experiment, base_experiment, make_experiment
 
 FOLLOWING, FOLLOWING_EPOCHS = "following.csv", "following_epochs.csv"
 FIELDS, SEARCH_SPEED = "receptive_fields.csv", "search_benchmark.csv"
-LOCAL = {
-    "kernel_size": 2,
-    "cut_after": "layer3.0",
-    "frozen_trunk": "layer2",
-    "views": 4,
-    "prototype_start": "features",
-    "offset_start": "he",
-    "epochs": 30,
-    "project_after": (20, 30),
-    "decay": 0.93,
-}
 KINDS = {
     "rigid": {"deformation": "none", "offset_start": "normal"},
     "predicted": {"deformation": "predicted"},
@@ -50,13 +38,13 @@ STARTS = {  # of the offset branch
 EPOCH_COLUMNS = ("validation_offset", "validation_active", "offset_gradient")
 RECORDED = {"test_accuracy": "accuracy", "test_offset": "offset", "test_active": "active"}
 EVERY_SWITCH = "all"
-WHOLE = "layer4, upsampled"  # of a backbone that is not cut
+ENDS = ("as in mini", "whole")  # of a backbone
 STATES = ("moved", "at mean", "at rest")  # of one network: see `part_following`
 
 
 def design(kind: str, pose: float, seed: int, **changes) -> Experiment:
     """An experiment of the study: `rigid`, `predicted` or `search` on birds of some pose."""
-    fields = LOCAL | KINDS[kind] | {"pose": pose, "seed": seed} | changes
+    fields = {"kernel_size": 2, "pose": pose, "seed": seed} | KINDS[kind] | changes
     return make_experiment("mini", **fields)
 
 
@@ -267,38 +255,70 @@ def _of_paper(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(kind=table.deformable.map({True: "deformable", False: "rigid"}))
 
 
-def stored_fields(cuts: Iterable[str], *, recompute: bool = False) -> pd.DataFrame:
-    """`fields_by_cut` as stored; computed and stored if it is not and `recompute` says so."""
-    if recompute and not paths.stored_file("mini", FIELDS).is_file():
-        table = fields_by_cut(cuts).reset_index(names="run")
+def stored_fields(*, recompute: bool = False) -> pd.DataFrame:
+    """`fields_of_backbones` as stored; computed and stored anew if `recompute` says so."""
+    if recompute:
+        table = fields_of_backbones().reset_index(names="run")
         records.replace_rows(paths.results("mini") / FIELDS, table)
-    table = stored_table("mini", FIELDS).set_index("run").rename_axis("last layer")
-    return table.reindex([cut or WHOLE for cut in cuts])
+    table = stored_table("mini", FIELDS).set_index("run").rename_axis("backbone")
+    names = [f"{one}, {end}" for one in map(grid.slim, grid.BACKBONES) for end in ENDS]
+    return table.reindex(names)
 
 
-def fields_by_cut(cuts: Iterable[str], images: int = 4) -> pd.DataFrame:
-    """The effective receptive fields of the study's backbone, pretrained, cut at some layers.
+def fields_of_backbones(images: int = 4) -> pd.DataFrame:
+    """The effective receptive fields of mini's backbones, pretrained, cut and whole.
 
     Returns:
-        Indexed by the last layer: `channels`, `cells` in a row of the map, and `half` and `most`,
-        the sides in pixels of the squares that hold a half and nine tenths of what a cell sees.
+        Indexed by the backbone and which of the `ENDS` it has: `last`, its last layer if it is cut,
+        `channels`, `cells` in a row of the map, and `half` and `most`, the sides in pixels of the
+        squares that hold a half and nine tenths of what a cell sees.
     """
-    experiment = design("rigid", 2.0, 0)
-    base = runs.run(base_experiment(experiment), progress=False)
-    test = runs.load_splits(experiment, runs.load_source(experiment)).test
-    shown = test.batch([(0, index * len(test) // images) for index in range(images)]).images
     rows = {}
-    for cut in cuts:
-        backbone = runs.load_backbone(
-            replace(experiment, cut_after=cut, frozen_trunk="", views=0), base
-        )
-        centres = backbone.eval().cell_centres(experiment.image_size)
-        cells = receptive_field.inner_cells(len(centres))
-        field = receptive_field.effective_field(backbone, shown, cells, centres)
-        sides = field[["half", "most"]].mean()
-        rows[cut or WHOLE] = {
-            "channels": backbone.channels,
-            "cells": len(centres),
-            **sides,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("last layer")
+    for name in map(grid.slim, grid.BACKBONES):
+        experiment = make_experiment("mini", backbone=name)
+        base = runs.run(base_experiment(experiment), progress=False)
+        test = runs.load_splits(experiment, runs.load_source(experiment)).test
+        shown = test.batch([(0, index * len(test) // images) for index in range(images)]).images
+        for end, cut in zip(ENDS, (experiment.cut_after, ""), strict=True):
+            whole = replace(experiment, cut_after=cut, frozen_trunk="", views=0)
+            backbone = runs.load_backbone(whole, base).eval()
+            centres = backbone.cell_centres(experiment.image_size)
+            cells = receptive_field.inner_cells(len(centres))
+            field = receptive_field.effective_field(backbone, shown, cells, centres)
+            about = {"last": cut, "channels": backbone.channels, "cells": len(centres)}
+            rows[f"{name}, {end}"] = about | dict(field[["half", "most"]].mean())
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("backbone")
+
+
+def gain_by_backbone() -> pd.DataFrame:
+    """What deformation is worth on each of mini's backbones, beside what a cell sees of the image.
+
+    Returns:
+        Indexed by the paper's name of a backbone: `half` and `most`, see `fields_of_backbones`;
+        accuracies of Table 1's networks, `2x2 rigid` and so on, in percent, means over their
+        seeds; and `2x2 gained` and `3x3 gained`. NaN if there is no record.
+    """
+    known = stored_table("mini", records.RUNS).set_index("run").get("test_accuracy", pd.Series())
+    fields, cells = stored_fields(), grid.cells("table1", "mini")
+    rows = {}
+    for column in grid.BACKBONES:
+        rows[column] = dict(fields.loc[f"{grid.slim(column)}, {ENDS[0]}", ["half", "most"]])
+        for shape in ("2x2", "3x3"):
+            before, after = (
+                100 * known.reindex([one.name for one in cells[f"Def. ProtoPNet ({row})", column]])
+                for row in (f"{shape},nd", shape)
+            )
+            rows[column] |= {f"{shape} rigid": before.mean(), f"{shape} deformable": after.mean()}
+            rows[column][f"{shape} gained"] = after.mean() - before.mean()
+    return pd.DataFrame.from_dict(rows, orient="index").astype(float).sort_values("most")
+
+
+def locality(gains: pd.DataFrame) -> tuple[float, float]:
+    """Spearman's rank correlation of what a cell sees with what deformation is worth, and its p.
+
+    Args:
+        gains: of `gain_by_backbone`; the two shapes' gains are averaged, backbone by backbone.
+    """
+    worth = gains[["2x2 gained", "3x3 gained"]].mean(axis=1)
+    found = scipy.stats.spearmanr(gains["most"], worth, nan_policy="omit")
+    return float(found.statistic), float(found.pvalue)

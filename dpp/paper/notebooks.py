@@ -23,7 +23,7 @@ QUIET = ["--IPKernelApp.log_level=50"]
 READ = (  # of results, by notebooks
     *("runs.csv", "epochs.csv", "operator_benchmark.csv", "following.csv", "following_epochs.csv"),
     *("receptive_fields.csv", "box_placements.csv", "search_benchmark.csv", "evaluation.csv"),
-    *("steering.csv", "distinct_prototypes.csv", "scaling_benchmark.csv"),
+    *("steering.csv", "distinct_prototypes.csv", "scaling_benchmark.csv", "longer_training.csv"),
 )
 WIDGETS = "application/vnd.jupyter.widget-view+json"
 

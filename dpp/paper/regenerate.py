@@ -22,8 +22,8 @@ from dpp.runs.records import RunRecord
 from dpp.system import paths
 from dpp.training.experiments import Experiment
 
-# By how many percentage points a run's accuracy may differ on another machine: as much as one did
-# with other instructions, see results/estimates/other_instructions.csv.
+# By how many percentage points a run's accuracy may differ on another machine: with other
+# instructions one differed by 7, see results/estimates/other_instructions.csv.
 TOLERANCE = 8.0
 CHANCE, SATURATED = 30, 99.9  # percent, in mini: beyond them a cell tells nothing
 ONLY = {table: stem for stem, mine in grid.TABLES.items() for table in mine}  # its notebook

@@ -135,6 +135,8 @@ def prepare_data(plans: Iterable[Plan], engine: Engine) -> dict[str, str]:
                 runs.load_splits(experiment, runs.load_source(experiment))
             if not experiment.views or isinstance(plan, Ensemble):  # whose members are plans too
                 continue
+            if experiment.weights == "base":  # not trained yet: the first run on it computes them
+                continue
             features = engines.values_of(experiment, engines.FEATURES)
             if features not in cached:
                 cached[features] = engine.cache_features(experiment)

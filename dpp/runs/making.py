@@ -17,6 +17,7 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -314,10 +315,11 @@ def surroundings(device: torch.device) -> dict:
 
 
 def commit() -> str:
-    """The commit of the code, with a plus if files have changed since."""
-    command = ["git", "-C", str(paths.ROOT), "describe", "--always", "--abbrev=12", "--dirty=+"]
+    """The commit of the code, with a plus if files have changed since, other than results."""
+    git = partial(subprocess.run, cwd=paths.ROOT, capture_output=True, text=True, timeout=20)
     try:
-        described = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        described = git(["git", "describe", "--always", "--abbrev=12"]).stdout.strip()
+        changed = git(["git", "diff", "--quiet", "HEAD", "--", ".", ":!results"]).returncode
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return described.stdout.strip() or "unknown"
+    return described + ("+" if changed else "") if described else "unknown"

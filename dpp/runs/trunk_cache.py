@@ -40,6 +40,7 @@ from dpp.system.paths import data_root
 from dpp.training.trainer import autocast
 
 TRIAL = 8  # images that are timed to say how long all will take
+SLICE = 16  # images at once: maps of 64 leave the processor's caches, and take 1.3 times as long
 
 
 class CachedDataset(ImageDataset):
@@ -200,10 +201,12 @@ def compute_features(
     backbone: Backbone, images: torch.Tensor, precision: str = "float32", dtype: str = "float16"
 ) -> np.ndarray:
     """What the frozen trunk makes of images (N, 3, S, S), as it is kept: (N, H, W, C)."""
-    device = next(backbone.parameters()).device
-    with autocast(precision, device):
-        maps = backbone.trunk(to_device(images, device))
-    return maps.to("cpu", getattr(torch, dtype)).permute(0, 2, 3, 1).contiguous().numpy()
+    device, kept = next(backbone.parameters()).device, []
+    for few in images.split(SLICE if device.type == "cpu" else len(images)):
+        with autocast(precision, device):
+            maps = backbone.trunk(to_device(few, device))
+        kept.append(maps.to("cpu", getattr(torch, dtype)).permute(0, 2, 3, 1).contiguous())
+    return torch.cat(kept).numpy()
 
 
 def key_of(backbone: Backbone, pixels: PixelStore) -> dict:

@@ -17,7 +17,8 @@ from dpp.system.paths import NOTEBOOKS, PACKAGE, RESULTS, ROOT
 DOCS = ROOT / "docs"
 ASSETS = PACKAGE / "site" / "assets"
 HOW_TO = (
-    *("own_images", "training", "photo_profile", "paper_profile", "several_devices", "cluster"),
+    *("own_images", "training", "mini_profile", "photo_profile", "paper_profile"),
+    *("several_devices", "cluster"),
     *("explanations", "measures", "steering", "sharing"),
 )
 LOOK_UP = ("equations", "operator", "live_demo")

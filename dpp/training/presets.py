@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from dpp.backbones.trunks import usual_trunk
+from dpp.backbones.trunks import local_cut, usual_trunk
 
 PRESETS: dict[str, dict[str, dict]] = tomllib.loads(
     Path(__file__).with_name("presets.toml").read_text()
@@ -16,8 +16,8 @@ def preset(profile: str, changes: dict) -> dict:
     Besides the section of `presets.toml`, three rules of the supplement and the released code:
     2x2 prototypes, and Stanford Dogs, have 10 prototypes for each class; VGG and DenseNet have 7
     warm epochs on CUB (not in photo, whose schedule is its own); the backbone rate of ResNet-152 on
-    Stanford Dogs is 1e-5. In photo, the frozen trunk is the backbone's usual one; a backbone
-    without one is trained whole, from images.
+    Stanford Dogs is 1e-5. Photo freezes the backbone's usual trunk; mini a pretrained one of a
+    backbone that ends early. A backbone without a trunk is trained whole, from images.
 
     Args:
         profile: one of `PRESETS`.
@@ -35,7 +35,9 @@ def preset(profile: str, changes: dict) -> dict:
     baseline_of_mini = profile == "mini" and not deformable  # which keeps its own rate
     if given["data"] == "dogs" and given["backbone"] == "resnet152" and not baseline_of_mini:
         values["backbone_rate"] = 1e-5
-    if profile == "photo":
-        values["frozen_trunk"] = usual_trunk(given["backbone"])
-        values["views"] = values["views"] if values["frozen_trunk"] else 0
-    return values
+    trunk, kept = local_cut(given["backbone"]) if "base" in PRESETS[profile] else ("", "")
+    trunk = usual_trunk(given["backbone"]) if profile == "photo" else trunk
+    trunk = "" if kept and given.get("weights") == "none" else trunk  # random layers: not frozen
+    if not changes.get("frozen_trunk", trunk):
+        values.pop("views", None)
+    return values | {"frozen_trunk": trunk, "cut_after": kept}

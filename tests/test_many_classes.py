@@ -81,17 +81,20 @@ def test_stored_connections_come_back(small_pieces):
 
 
 def test_a_run_ends_as_the_dense_one_does(tmp_path):
-    """But for the last digits: sums have another order."""
+    """But for the last digits: sums have another order. Rigid: an offset branch would be drawn from
+    other random numbers, as a matrix takes some of them."""
 
     def make(name):
-        experiment = tiny(last_layer=name, last_layer_tolerance=1e-4)
+        given = {"deformable": False, "project_after": (4,), "last_layer_tolerance": 1e-4}
+        experiment = tiny(last_layer=name, **given)
         return runs.run(experiment, root=tmp_path, device="cpu", progress=False)
 
     dense, sparse = make("converged"), make("sparse")
     model = sparse.load_model()
     assert isinstance(model.last_layer, ClassConnections)
-    ours = dense.manifest["results"]["test_accuracy"]
-    assert sparse.manifest["results"]["test_accuracy"] == pytest.approx(ours, abs=0.03)
+    for stage, tolerance in (("train", 1e-4), ("last layer", 1e-2)):
+        losses = [run.metrics[run.metrics.stage == stage].loss.tolist() for run in (sparse, dense)]
+        assert losses[0] and losses[0] == pytest.approx(losses[1], rel=tolerance)
     with pytest.raises(UserError, match="keeps all its prototypes"):
         model.keep(torch.arange(3))
 

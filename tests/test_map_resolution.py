@@ -63,27 +63,26 @@ def test_data_without_boxes_and_parts_has_a_part_without_them(whole, tmp_path):
 
 
 def test_study_trains_every_tenth_class_as_photo_trains_all(whole):
-    one = map_resolution.design("vgg16", "predicted", 2)
+    one = map_resolution.design("VGG-16", "predicted", 2)
     usual = make_experiment("photo", backbone="vgg16", seed=2, data=one.data, batch_size=8)
     assert one == usual and (one.kernel_size, one.per_class) == (3, 6)
     assert len(catalogue.load(one.data).class_names) == 3
     assert one.row["data"] == "CUB_every_10th"
-    assert not map_resolution.design("vgg16", "rigid", 2).deformable
+    assert not map_resolution.design("VGG-16", "rigid", 2).deformable
+    local = map_resolution.design("local ResNet-34", "search", 0)
+    assert (local.cut_after, local.deformation) == ("layer3.0", "search")
 
 
 def test_study_without_cub_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("DPP_DATA", str(tmp_path))
     with pytest.raises(UserError, match="dpp data cub"):
-        map_resolution.design("vgg16", "rigid", 0)
+        map_resolution.design("VGG-16", "rigid", 0)
 
 
-def run_of(backbone: str, kind: str, seed: int):
+def run_of(network: str, kind: str, seed: int):
     """What `store_decisions` looks at of a run."""
-    return SimpleNamespace(
-        experiment=make_experiment(
-            "photo", backbone=backbone, seed=seed, **map_resolution.KINDS[kind]
-        )
-    )
+    fields = map_resolution.NETWORKS[network] | map_resolution.KINDS[kind]
+    return SimpleNamespace(experiment=make_experiment("photo", seed=seed, **fields))
 
 
 @pytest.fixture
@@ -92,14 +91,15 @@ def decided(tmp_path, monkeypatch):
     monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
     monkeypatch.setattr(paths, "RESULTS", tmp_path / "committed")  # nothing
     correct = {
-        ("vgg16", "rigid", 0): [0, 0, 1, 1],
-        ("vgg16", "predicted", 0): [1, 0, 1, 0],
-        ("vgg16", "rigid", 1): [0, 0, 0, 1],
-        ("vgg16", "predicted", 1): [1, 1, 1, 1],
-        ("vgg16", "predicted", 2): [0, 0, 0, 0],  # without a twin of its seed
-        ("resnet34", "rigid", 0): [1, 1, 1, 1],
-        ("resnet34", "predicted", 0): [1, 1, 1, 0],
-        ("resnet34", "search", 0): [0, 0, 1, 1],
+        ("VGG-16", "rigid", 0): [0, 0, 1, 1],
+        ("VGG-16", "predicted", 0): [1, 0, 1, 0],
+        ("VGG-16", "rigid", 1): [0, 0, 0, 1],
+        ("VGG-16", "predicted", 1): [1, 1, 1, 1],
+        ("VGG-16", "predicted", 2): [0, 0, 0, 0],  # without a twin of its seed
+        ("ResNet-34", "rigid", 0): [1, 1, 1, 1],
+        ("ResNet-34", "predicted", 0): [1, 1, 1, 0],
+        ("ResNet-34", "search", 0): [0, 0, 1, 1],
+        ("local ResNet-34", "search", 0): [1, 1, 1, 0],
     }
     for key, values in correct.items():
         map_resolution.store_decisions(run_of(*key), ["5", "10", "7", "12"], values)
@@ -107,30 +107,30 @@ def decided(tmp_path, monkeypatch):
 
 
 def test_kinds_are_compared_image_by_image_by_the_means_over_seeds(decided):
-    gains = map_resolution.gain_by_image("vgg16")
+    gains = map_resolution.gain_by_image("VGG-16")
     expected = {"image 10": 100 / 3, "image 12": -200 / 3, "image 5": 200 / 3, "image 7": 50 / 3}
     assert dict(gains) == pytest.approx(expected)
-    searched = map_resolution.gain_by_image("resnet34", "predicted", "search")
+    searched = map_resolution.gain_by_image("ResNet-34", "predicted", "search")
     assert dict(searched) == {"image 10": -100, "image 12": 100, "image 5": -100, "image 7": 0}
-    assert map_resolution.gain_by_image("vgg19").empty
+    assert map_resolution.gain_by_image("local ResNet-34").empty
     expected = interval([100 / 3, -200 / 3 + 100, 200 / 3, 50 / 3])
     assert map_resolution.compare_gains() == pytest.approx(expected)
 
 
 def test_decisions_of_a_run_replace_its_older_ones(decided):
     before = map_resolution.decisions()
-    assert before["vgg16 rigid 0"]["image 7"] == 1
+    assert before["VGG-16 rigid 0"]["image 7"] == 1
     map_resolution.store_decisions(
-        run_of("vgg16", "rigid", 0), ["5", "10", "7", "12"], [True, False, False, True]
+        run_of("VGG-16", "rigid", 0), ["5", "10", "7", "12"], [True, False, False, True]
     )
     after = map_resolution.decisions()
-    assert list(after["vgg16 rigid 0"][["image 5", "image 10", "image 7", "image 12"]]) == [
+    assert list(after["VGG-16 rigid 0"][["image 5", "image 10", "image 7", "image 12"]]) == [
         1,
         0,
         0,
         1,
     ]
-    others = before.columns.drop("vgg16 rigid 0")
+    others = before.columns.drop("VGG-16 rigid 0")
     pd.testing.assert_frame_equal(after[others], before[others])
 
 
@@ -153,11 +153,15 @@ def test_rows_of_the_study_are_apart_from_those_of_all_classes(tmp_path, monkeyp
     assert found.run.tolist() == ["c", "f", "b", "e", "d"]
     assert found.kind.tolist() == ["predicted", "predicted", "rigid", "rigid", "search"]
     means = map_resolution.summarise(found)
-    assert means.accuracy["vgg16"].tolist() == pytest.approx([0.5, 0.575])
-    assert means.runs.tolist() == [2, 2, 0, 0] and means.accuracy["resnet34"].isna().all()
-    assert map_resolution.gain_by_seed("vgg16") == pytest.approx(interval([10, 5]))
-    assert map_resolution.gain_by_seed("vgg16", "predicted", "search").count == 1
-    told = " ".join(map_resolution.describe("vgg16"))
+    assert means.accuracy["VGG-16"].tolist() == pytest.approx([0.5, 0.575, 0.4])
+    assert means.runs.tolist() == [2, 2, 1, *9 * [0]] and means.accuracy["ResNet-34"].isna().all()
+    assert map_resolution.gain_by_seed("VGG-16") == pytest.approx(interval([10, 5]))
+    assert map_resolution.gain_by_seed("VGG-16", "predicted", "search").count == 1
+    told = " ".join(map_resolution.describe("VGG-16"))
     assert "points: not run over the test images, +7.5 [-24.3, +39.3] over seeds" in told
     assert "seed by seed, +2.0 [-1.0, +5.0], +2.0 [-1.0, +5.0]; moved over at mean not run" in told
+    told = " ".join(map_resolution.describe("VGG-16", "search"))
+    assert (
+        "VGG-16, search, accuracy over rigid, points: not run over the test images, -10.0" in told
+    )
     assert moving_parts.photo_rows(["vgg16"]).accuracy["vgg16", "deformable"] == 0.7

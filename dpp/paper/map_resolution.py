@@ -1,9 +1,13 @@
-"""Does the map's resolution decide whether moving helps? VGG-16 against ResNet-34, on photographs.
+"""Does the map's resolution decide whether moving helps? VGG-16 against ResNets, on photographs.
 
 VGG-16 has a map of 14 x 14 cells of its own, and the paper's one large effect of deformation with
-3 x 3 parts; ResNet-34's is one of 7 x 7, upsampled. Both are trained rigid and deformable on every
-tenth class of CUB-200-2011, as the photo profile trains on all; batches of 8 weigh the
-orthogonality of 20 classes as the paper's batches of 80 weigh that of 200.
+3 x 3 parts; a ResNet's is one of 7 x 7, upsampled. They are trained rigid, deformable and with
+parts that search on every tenth class of CUB-200-2011, as the photo profile trains on all; batches
+of 8 weigh the orthogonality of 20 classes as the paper's batches of 80 weigh that of 200.
+
+A fourth network is to the photographs what mini's are to drawn birds: `LOCAL` ends a ResNet-34
+after the first block of its third stage, whose own map has 14 x 14 cells, and trains it for as many
+epochs as mini's.
 
 Each run is a row of `following.csv`, told from those on all classes by its data set's name. Which
 test images it classifies correctly is a column of `every_10th_class.csv`, a row for each image, so
@@ -31,7 +35,17 @@ FOLDER = "CUB_every_10th"
 DECISIONS = "every_10th_class.csv"
 BATCH = 8
 IMAGES, PER_CLASS = 2, 10  # of the effective receptive field; of a class, to follow parts on
-BACKBONES = {"vgg16": "VGG-16", "resnet34": "ResNet-34"}
+LOCAL = {
+    **{"cut_after": "layer3.0", "frozen_trunk": "layer2"},
+    **{"epochs": 30, "warm_epochs": 2, "second_warm_epochs": 2, "project_after": (30,)},
+    **{"decay": 0.93, "backbone_rate": 1e-3, "prototype_rate": 3e-3, "offset_rate": 5e-3},
+}
+NETWORKS = {
+    "VGG-16": {"backbone": "vgg16"},
+    "ResNet-34": {"backbone": "resnet34"},
+    "ResNet-50": {"backbone": "resnet50_v1"},
+    "local ResNet-34": {"backbone": "resnet34"} | LOCAL,
+}
 MEASURES = (
     *("accuracy", "accuracy at rest", "active", "offset"),
     *("share moved", "share at mean", "share at rest", "gain own", "gain others", "half"),
@@ -51,10 +65,20 @@ def subset() -> Path:
     return class_subset(whole, paths.data_root() / FOLDER, EVERY).root
 
 
-def design(backbone: str, kind: str, seed: int, **changes) -> Experiment:
+def design(network: str, kind: str, seed: int) -> Experiment:
     """An experiment of the study: 3 x 3 prototypes, `rigid`, `predicted` or `search`."""
-    fields = {"backbone": backbone, "data": str(subset()), "batch_size": BATCH, "seed": seed}
-    return make_experiment("photo", **(fields | KINDS[kind] | changes))
+    fields = {"data": str(subset()), "batch_size": BATCH, "seed": seed}
+    return make_experiment("photo", **(fields | NETWORKS[network] | KINDS[kind]))
+
+
+def network_of(backbone: str, cut_after: str) -> str:
+    """The name of a network in `NETWORKS`; its backbone's if it has none."""
+    found = (
+        name
+        for name, fields in NETWORKS.items()
+        if (fields["backbone"], fields.get("cut_after", "")) == (backbone, cut_after)
+    )
+    return next(found, backbone)
 
 
 def measure(experiments: Iterable[Experiment], **options) -> None:
@@ -79,45 +103,45 @@ def store_decisions(run: runs.Run, ids: Sequence[str], correct: Sequence[bool]) 
     """Puts whether a run classifies each test image correctly into its column of the decisions."""
     column = pd.Series(list(correct), [f"image {one}" for one in ids]).astype(int)
     kind, experiment = moving_parts.kind_of(run.experiment), run.experiment
-    name = decision_column(experiment.backbone, kind, experiment.seed)
+    name = f"{network_of(experiment.backbone, experiment.cut_after)} {kind} {experiment.seed}"
     table = decisions().drop(columns=name, errors="ignore")
     table = table.join(column.rename(name), how="outer").rename_axis("run").reset_index()
     records.replace_rows(paths.results("photo") / DECISIONS, table)
 
 
-def decision_column(backbone: str, kind: str, seed: int) -> str:
-    return f"{backbone} {kind} {seed}"
-
-
 def decisions() -> pd.DataFrame:
-    """Whether each run classifies each test image correctly, 1 or 0; NaN if it was not asked."""
+    """Whether each run (network, kind, seed) has each test image right, 1 or 0; NaN: not asked."""
     return moving_parts.stored_table("photo", DECISIONS).set_index("run")
 
 
 def stored_rows() -> pd.DataFrame:
-    """The rows of the study's runs, with their `kind`; sorted by backbone, kind and seed."""
+    """The rows of the study's runs, with `network` and `kind`; sorted by these and the seed."""
+    keys = ["network", "kind", "seed"]
     table = moving_parts.stored_table("photo", moving_parts.FOLLOWING)
     if table.empty:
-        return pd.DataFrame(columns=["backbone", "kind", "seed"])
+        return pd.DataFrame(columns=keys)
     table = table[table.data == FOLDER]
-    kinds = table.get("deformation", pd.Series(index=table.index)).fillna("predicted")
-    table = table.assign(kind=kinds.where(table.deformable, "rigid"))
-    return table.sort_values(["backbone", "kind", "seed"], ignore_index=True)
+    later = {"deformation": "predicted", "cut_after": ""}  # what they are where no row has them
+    given = table.reindex(columns=list(later)).astype(object).fillna(later)
+    names = [network_of(*pair) for pair in zip(table.backbone, given.cut_after, strict=True)]
+    table = table.assign(network=names, kind=given.deformation.where(table.deformable, "rigid"))
+    return table.sort_values(keys, ignore_index=True)
 
 
 def summarise(rows: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds of the `MEASURES`, by backbone and kind, with the number of `runs`.
+    """Means over seeds of the `MEASURES`, by network and kind, with the number of `runs`.
 
     Args:
         rows: of `stored_rows`.
     """
-    wanted = pd.MultiIndex.from_product([BACKBONES, ["rigid", "predicted"]])
-    groups = rows.reindex(columns=["backbone", "kind", *MEASURES]).groupby(["backbone", "kind"])
+    keys = ["network", "kind"]
+    wanted = pd.MultiIndex.from_product([NETWORKS, KINDS])
+    groups = rows.reindex(columns=[*keys, *MEASURES]).groupby(keys)
     means = groups[list(MEASURES)].mean().reindex(wanted)
     return means.assign(runs=groups.size().reindex(wanted).fillna(0))
 
 
-def gain_by_image(backbone: str, before: str = "rigid", after: str = "predicted") -> pd.Series:
+def gain_by_image(network: str, before: str = "rigid", after: str = "predicted") -> pd.Series:
     """By how many points a kind of network is more accurate than another, image by image.
 
     Returns:
@@ -126,30 +150,35 @@ def gain_by_image(backbone: str, before: str = "rigid", after: str = "predicted"
     """
     table = decisions()
     means = [
-        table.filter(regex=rf"^{backbone} {kind} \d+$").mean(axis=1) for kind in (after, before)
+        table.filter(regex=rf"^{network} {kind} \d+$").mean(axis=1) for kind in (after, before)
     ]
     return (100 * (means[0] - means[1])).dropna()
 
 
-def gain_by_seed(backbone: str, before: str = "rigid", after: str = "predicted") -> Interval:
+def gain_by_seed(network: str, before: str = "rigid", after: str = "predicted") -> Interval:
     """The same over the seeds of which both are there: paired differences of accuracies."""
     table = stored_rows()
-    by_seed = table[table.backbone == backbone].pivot_table(
+    by_seed = table[table.network == network].pivot_table(
         index="seed", columns="kind", values="accuracy"
     )
     gaps = by_seed.reindex(columns=[before, after]).dropna().astype(float)
     return interval(100 * (gaps[after] - gaps[before]))
 
 
-def compare_gains(first: str = "vgg16", second: str = "resnet34") -> Interval:
-    """By how many points moving helps one backbone more than another; paired over images."""
+def compare_gains(first: str = "VGG-16", second: str = "ResNet-34") -> Interval:
+    """By how many points moving helps one network more than another; paired over images."""
     return interval((gain_by_image(first) - gain_by_image(second)).dropna())
 
 
-def describe(backbone: str) -> list[str]:
-    """What deformation does to a backbone, in sentences: accuracies, then where parts land."""
-    table, name = stored_rows(), BACKBONES[backbone]
-    moving = table[(table.backbone == backbone) & (table.kind == "predicted")]
+def describe(network: str, kind: str = "predicted") -> list[str]:
+    """What deformation does to a network, in sentences: accuracies, then where parts land.
+
+    Args:
+        network: of `NETWORKS`.
+        kind: predicted or search, compared with rigid.
+    """
+    table, name = stored_rows(), f"{network}, {kind}"
+    moving = table[(table.network == network) & (table.kind == kind)]
     share, placed, worth = (
         moving_parts.gap(moving, *given)
         for given in (("share",), ("share", "at mean"), ("accuracy",))
@@ -159,10 +188,11 @@ def describe(backbone: str) -> list[str]:
         f"{100 * row['share gained high']:+.1f}]"
         for _, row in moving.dropna(subset="share gained").iterrows()
     ]
-    over_images, over_seeds = interval(gain_by_image(backbone)), gain_by_seed(backbone)
+    over_images = interval(gain_by_image(network, after=kind))
+    over_seeds = gain_by_seed(network, after=kind)
     return [
-        f"{name}, accuracy of deformable over rigid, points: {over_images} over the test images, "
-        f"{over_seeds} over seeds; of the deformable network over itself at rest {worth}.",
+        f"{name}, accuracy over rigid, points: {over_images} over the test images, "
+        f"{over_seeds} over seeds; over the same network at rest {worth}.",
         f"{name}, on the true part, moved over at rest, points: {share} over seeds; over classes, "
         f"seed by seed, {', '.join(classes) or 'not run'}; moved over at mean {placed}.",
     ]

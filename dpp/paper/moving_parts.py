@@ -261,6 +261,7 @@ def stored_fields(*, recompute: bool = False) -> pd.DataFrame:
         table = fields_of_backbones().reset_index(names="run")
         records.replace_rows(paths.results("mini") / FIELDS, table)
     table = stored_table("mini", FIELDS).set_index("run").rename_axis("backbone")
+    table = table.fillna({"last": "of its own"})
     names = [f"{one}, {end}" for one in map(grid.slim, grid.BACKBONES) for end in ENDS]
     return table.reindex(names)
 

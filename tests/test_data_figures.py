@@ -1,5 +1,6 @@
 """The pictures of the data notebook: what is drawn is where the arrays say."""
 
+import itertools
 from io import BytesIO
 
 import matplotlib
@@ -95,11 +96,16 @@ def test_panels_of_a_table_share_one_x_axis():
     assert low < 59 and high > 91
 
 
-def test_phases_are_named_above_the_curves():
-    phases = ["warm", "second warm", "joint", "joint"]
-    columns = {"stage": "train", "epoch": range(1, 5), "phase": phases, "loss": [9.0, 1, 9, 1]}
+@pytest.mark.parametrize("lengths", [(1, 1, 2), (1, 2, 27), (5, 5, 20)])
+def test_phases_are_named_above_the_curves_and_apart(lengths):
+    names = ["warm", "second warm", "joint"]
+    phases = [name for name, length in zip(names, lengths, strict=True) for _ in range(length)]
+    epochs = range(1, len(phases) + 1)
+    columns = {"stage": "train", "epoch": epochs, "phase": phases, "loss": [*epochs]}
     figure = figures.training_curves(pd.DataFrame(columns), {"loss": ["loss"]})
     figure.draw_without_rendering()
     axes = figure.axes[0]
-    assert [text.get_text() for text in axes.texts] == ["warm", "second\nwarm", "joint"]
-    assert all(text.get_window_extent().y0 >= axes.bbox.y1 for text in axes.texts)
+    assert [text.get_text() for text in axes.texts] == names
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert all(box.y0 >= axes.bbox.y1 for box in boxes)
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dpp.figures.style import PART_COLOURS
 
-STRIP = 20  # points, of the strip above a panel that holds the names of two-line phases
+STRIP = 20  # points, of the strip above a panel that holds two lines with the names of phases
 
 
 def class_balance(
@@ -129,16 +129,16 @@ def training_curves(
 
 
 def _name_phases(axes: Axes, epochs: pd.DataFrame) -> None:
-    """Every other phase on grey; the names of all in a strip above the axes."""
+    """Every other phase on grey; names in two lines above, a short one's from its start."""
     top = axes.get_xaxis_transform()  # x in epochs, y in fractions of the axes
     for place, (phase, group) in enumerate(epochs.groupby("phase", sort=False)):
         first, last = group.epoch.min() - 0.5, group.epoch.max() + 0.5
         if place % 2 == 0:
             axes.axvspan(first, last, color="0.94", zorder=0)
-        text = {"textcoords": "offset points", "ha": "center", "fontsize": 7, "color": "0.35"}
-        name = {"va": "center", "linespacing": 1.0} | text
-        middle = (first + last) / 2, 1
-        axes.annotate(phase.replace(" ", "\n"), middle, (0, STRIP / 2), xycoords=top, **name)
+        text = {"textcoords": "offset points", "va": "center", "fontsize": 7, "color": "0.35"}
+        line, short = STRIP * (0.25 if place % 2 else 0.75), 4 * len(group) < len(epochs)
+        middle, side = (first, "left") if short else ((first + last) / 2, "center")
+        axes.annotate(phase, (middle, 1), (0, line), xycoords=top, ha=side, **text)
 
 
 def reported_and_regenerated(*frames: pd.DataFrame) -> Figure:

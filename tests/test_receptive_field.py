@@ -121,6 +121,8 @@ def test_placement_below_the_cell_wins_where_cells_look_below_them(tmp_path):
     found = receptive_field.compare_placements(network, ImageDataset(bright, store))
     assert found.near["cell"] == found.near["receptive field"] == 1
     assert found.background.between(0, 1).all() and found.chance.between(0.001, 0.2).all()
+    # beaks are a cell apart: near that of the next image, but not, from the last, of the first
+    assert found.elsewhere["cell"] == pytest.approx(2 / 3)
     shifted = network.exchange(backbone=Shifted(16))
     found = receptive_field.compare_placements(shifted, ImageDataset(bright, store))
     assert found.near["receptive field"] == 1 and found.near["cell"] == 0

@@ -193,9 +193,11 @@ def compare_placements(network: Network, dataset: ImageDataset, count: int = 1) 
 
     Returns:
         A row for each placement: `near`, the share of the parts within one cell of a marked part;
-        `chance`, of all cells; `background`, the share outside the animal's box.
+        `chance`, of all cells; `background`, the share outside the animal's box; `elsewhere`, the
+        share near a marked part if each image's parts are laid on another one, half of the data set
+        away. Animals are in the middle, and so are some placements' boxes, whatever is seen there.
     """
-    tallies = {name: Tally() for name in PLACEMENTS}
+    tallies, others = ({name: Tally() for name in PLACEMENTS} for _ in range(2))
     owners = torch.tensor(network.labels)
     for batch in batches(make_loader(dataset, BATCH)):
         output = network.inspect(batch.images)
@@ -203,17 +205,20 @@ def compare_placements(network: Network, dataset: ImageDataset, count: int = 1) 
         scores = output.scores.cpu().masked_fill(batch.labels[:, None] != owners, -torch.inf)
         best = scores.topk(count, dim=1).indices
         for row, index in enumerate(batch.indices.tolist()):
-            record = dataset.records[index]
+            own = dataset.records[index]
+            other = dataset.records[(index + len(dataset) // 2) % len(dataset)]
             places, _ = network.model.find_parts(output, row, best[row].to(output.scores.device))
-            view = network.geometry(record)[0]
-            for name, tally in tallies.items():
-                there = placed(view, name, cells[0])
-                tally.add(record, there, cells, places.flatten(0, 1).cpu().numpy())
+            places = places.flatten(0, 1).cpu().numpy()
+            for record, counted in ((own, tallies), (other, others)):
+                view = network.geometry(record)[0]
+                for name, tally in counted.items():
+                    tally.add(record, placed(view, name, cells[0]), cells, places)
     rows = {
         name: {
             "near": tally.part_share.near.value,
             "chance": tally.part_share.chance.value,
             "background": tally.on_background / max(1, tally.boxed),
+            "elsewhere": others[name].part_share.near.value,
         }
         for name, tally in tallies.items()
     }

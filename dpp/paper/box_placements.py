@@ -2,8 +2,9 @@
 
 Rows of `box_placements.csv`: `network`, a backbone or a run; `measure`; and a value
 for each of `receptive_field.PLACEMENTS`. Measures are `distance`, from what cells see by their
-gradients, in cells; and of a run's parts `near`, the share within a cell of a marked part, and
-`background`, the share outside the animal's box.
+gradients, in cells; and of a run's parts `near`, the share within a cell of a marked part,
+`beyond`, by how much that exceeds the share on another image's animal, and `background`, the share
+outside the animal's box.
 """
 
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from dpp.runs import records
 from dpp.system import paths
 
 BOXES = "box_placements.csv"
+LARGER = ("near", "beyond")  # measures that are better the larger they are
 PIXELS = 224
 
 
@@ -45,7 +47,7 @@ def of_backbone(name: str, images: int = 4, probes: int = 1) -> pd.DataFrame:
 
 
 def of_run(run: runs.Run, per_class: int = 0, images: int = 4) -> pd.DataFrame:
-    """The three measures of a trained network on its test images, some of each class or all (0)."""
+    """All measures of a trained network on its test images, some of each class or all (0)."""
     network = Network.of(run)
     test: ImageDataset = following_study.splits_of(run).test
     fields = receptive_field.field_of(
@@ -55,8 +57,17 @@ def of_run(run: runs.Run, per_class: int = 0, images: int = 4) -> pd.DataFrame:
         network, following_study.first_of_classes(test, per_class)
     )
     measures = {"distance": receptive_field.placement_errors(fields)}
-    measures |= {"near": found.near, "background": found.background}
-    return _rows(f"{run.experiment.backbone}, {run.source.name}", measures)
+    measures |= {"near": found.near, "beyond": found.near - found.elsewhere}
+    measures["background"] = found.background
+    return _rows(_name(run), measures)
+
+
+def _name(run: runs.Run) -> str:
+    """A network by its backbone and data, with what other networks of a table do not have."""
+    experiment = run.experiment
+    cut = f" up to {experiment.cut_after}" if experiment.cut_after else ""
+    search = ", search" if experiment.deformation == "search" else ""
+    return f"{experiment.backbone}{cut}{search}, {run.source.name}"
 
 
 def _rows(network: str, measures: dict[str, pd.Series]) -> pd.DataFrame:
@@ -78,6 +89,6 @@ def stored(profile: str) -> pd.DataFrame:
 
 
 def best(table: pd.DataFrame) -> pd.Series:
-    """The best placement of each row of `stored`: the most near, otherwise the smallest value."""
-    larger = table.index.get_level_values("measure") == "near"
+    """The best placement of each row of `stored`: the largest of `LARGER`, or the smallest."""
+    larger = table.index.get_level_values("measure").isin(LARGER)
     return pd.concat([table[larger].idxmax(axis=1), table[~larger].idxmin(axis=1)])[table.index]

@@ -483,6 +483,7 @@ def test_failed_download_says_where_from_and_what_to_do(monkeypatch, tmp_path):
         make_backbone("resnet18", "imagenet")
 
 
+@pytest.mark.slow
 def test_network_without_imagenet_1k_weights_is_refused():
     with pytest.raises(UserError, match="no ImageNet-1k weights of regnet_y_128gf"):
         make_backbone("regnet_y_128gf", "imagenet")

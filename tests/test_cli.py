@@ -10,14 +10,14 @@ from dpp.paper import notebooks, reproduce
 from dpp.system.errors import UserError
 
 
-def dpp(*arguments: str) -> subprocess.CompletedProcess:
+def command(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "dpp", *arguments], capture_output=True, text=True, timeout=300
     )
 
 
 def test_doctor_finds_everything_required():
-    done = dpp("doctor")
+    done = command("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(line.split()[0] != "missing" for line in done.stdout.splitlines())
     assert {line.split()[0] for line in done.stdout.splitlines()} >= {"torch", "operator", "disk"}
@@ -63,11 +63,10 @@ def test_doctor_finds_a_data_set_under_dpp_data(monkeypatch, tmp_path):
         (["--only", "00", "--set", "map_size=big"], "map_size must be int, like"),
     ],
 )
-def test_reproduce_refuses_in_one_line_and_runs_nothing(arguments, said):
-    done = dpp("reproduce", *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.strip().splitlines()) == 1 and said in done.stderr
+def test_reproduce_refuses_in_one_line_and_runs_nothing(dpp, arguments, said):
+    code, out, error = dpp("reproduce", *arguments)
+    assert code == 2 and out == ""
+    assert len(error.strip().splitlines()) == 1 and said in error
 
 
 def test_doctor_refuses_an_unknown_check():

@@ -48,6 +48,7 @@ def test_extrapolation_follows_the_law():
     assert found["bytes"] == pytest.approx(10 * 2048)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["step", "sparse last layer"])
 def test_a_point_is_measured(task):
     sizes = {"images": 100, "classes": 10, "prototypes": 100, "channels": 16}
@@ -57,6 +58,7 @@ def test_a_point_is_measured(task):
     assert found["seconds"] > 0 and found["bytes"] > 0
 
 
+@pytest.mark.slow
 def test_a_matrix_that_is_too_large_is_left_out():
     sizes = {"images": 80, "classes": 10_000, "prototypes": 100_000, "channels": 16}
     words = [sys.executable, BENCHMARK, "--point", json.dumps(["last layer", sizes])]

@@ -103,6 +103,7 @@ def test_widgets_leave_their_picture_in_a_stored_notebook():
     ]
 
 
+@pytest.mark.slow
 def test_nbval_fails_when_a_stored_number_is_altered(tmp_path):
     notebook = nbformat.read(FIRST, as_version=4)
     cell, output = next(

@@ -186,6 +186,7 @@ def test_executed_notebook_is_left_alone_until_something_changes(tmp_path, capsy
     assert (tmp_path / path.name).read_bytes() != before
 
 
+@pytest.mark.slow
 def test_notebooks_side_by_side_do_not_keep_one_another_from_running(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DPP_RESULTS", str(tmp_path / "results"))
     paths_of = notebooks.find(["00", "12"])
@@ -216,7 +217,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_stop_starts_no_other_notebook(tmp_path, number):
     for place in range(4):
         began = f"open({str(tmp_path / f'began-{place}')!r}, 'w')"

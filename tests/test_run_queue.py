@@ -129,6 +129,7 @@ def test_trunk_features_are_cached_once_before_processes_need_them(tmp_path, mon
     assert len(digests(tmp_path / "runs")) == 2
 
 
+@pytest.mark.slow
 def test_features_that_cannot_be_cached_fail_their_runs_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("DPP_DATA", str(tmp_path / "data"))
     write_cub(tmp_path / "birds", train=5)
@@ -153,7 +154,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_stop_saves_what_is_under_way(tmp_path, number):
     said = stop(tmp_path, STOPPED, number, lambda: any(tmp_path.glob("runs/*/metrics.csv")))
     assert "runs in progress are saved: run the same command to resume" in said

@@ -125,6 +125,7 @@ def test_tensorboard_is_written_or_its_absence_explained(tmp_path, one_thread):
         assert list((run.folder / "tensorboard").iterdir())
 
 
+@pytest.mark.slow
 def test_killed_three_times_and_resumed_gives_the_same_weights(finished, tmp_path):
     folder = tmp_path / tiny().name
     chance = random.Random(os.getpid())
@@ -150,7 +151,10 @@ def test_killed_three_times_and_resumed_gives_the_same_weights(finished, tmp_pat
     assert resumed.origins == finished.origins
 
 
-@pytest.mark.parametrize("number,code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    "number,code",
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_signal_saves_between_two_steps_and_leaves_cleanly(finished, tmp_path, number, code):
     process = subprocess.Popen(
         command(tmp_path), env=environment(), stderr=subprocess.PIPE, text=True
@@ -167,6 +171,7 @@ def test_signal_saves_between_two_steps_and_leaves_cleanly(finished, tmp_path, n
     assert digest(runs.find(tiny(), tmp_path)) == digest(finished)
 
 
+@pytest.mark.slow
 def test_signal_to_the_group_saves_although_workers_get_it_too(finished, tmp_path):
     words = [*command(tmp_path), "--workers", "2"]
     process = subprocess.Popen(

@@ -55,7 +55,10 @@ def use(folder, **environment) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("condition", ["CXX=/bin/false", "no compiler on the path"])
+@pytest.mark.parametrize(
+    "condition",
+    [pytest.param("CXX=/bin/false", marks=pytest.mark.slow), "no compiler on the path"],
+)
 def test_build_without_a_compiler_succeeds_and_says_so(copy, tmp_path, condition):
     (copy / "dpp" / "_C.so").write_bytes(b"stale")
     if condition == "CXX=/bin/false":

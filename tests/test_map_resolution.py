@@ -1,6 +1,7 @@
 """The study of the map's resolution: its part of CUB, its experiments, its paired comparisons."""
 
 import os
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pandas as pd
@@ -71,6 +72,10 @@ def test_study_trains_every_tenth_class_as_photo_trains_all(whole):
     assert not map_resolution.design("VGG-16", "rigid", 2).deformable
     local = map_resolution.design("local ResNet-34", "search", 0)
     assert (local.cut_after, local.deformation) == ("layer3.0", "search")
+    for name in map_resolution.NETWORKS:
+        made = map_resolution.design(name, "rigid", 0)
+        assert map_resolution.network_of(asdict(made)) == name
+    assert map_resolution.network_of(asdict(make_experiment("photo", epochs=9))) == "resnet34"
 
 
 def test_study_without_cub_says_what_to_do(tmp_path, monkeypatch):
@@ -147,14 +152,14 @@ def test_rows_of_the_study_are_apart_from_those_of_all_classes(tmp_path, monkeyp
     ]
     names = ["run", "data", "deformable", "deformation", "seed", "accuracy"]
     gained = {"share gained": 0.02, "share gained low": -0.01, "share gained high": 0.05}
-    table = pd.DataFrame(rows, columns=names).assign(backbone="vgg16", **gained)
+    table = pd.DataFrame(rows, columns=names).assign(backbone="vgg16", epochs=7, **gained)
     moving_parts.records.replace_rows(tmp_path / "photo" / "following.csv", table)
     found = map_resolution.stored_rows()
     assert found.run.tolist() == ["c", "f", "b", "e", "d"]
     assert found.kind.tolist() == ["predicted", "predicted", "rigid", "rigid", "search"]
     means = map_resolution.summarise(found)
     assert means.accuracy["VGG-16"].tolist() == pytest.approx([0.5, 0.575, 0.4])
-    assert means.runs.tolist() == [2, 2, 1, *9 * [0]] and means.accuracy["ResNet-34"].isna().all()
+    assert means.runs.tolist() == [2, 2, 1, *12 * [0]] and means.accuracy["ResNet-34"].isna().all()
     assert map_resolution.gain_by_seed("VGG-16") == pytest.approx(interval([10, 5]))
     assert map_resolution.gain_by_seed("VGG-16", "predicted", "search").count == 1
     told = " ".join(map_resolution.describe("VGG-16"))

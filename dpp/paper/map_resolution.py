@@ -6,15 +6,16 @@ parts that search on every tenth class of CUB-200-2011, as the photo profile tra
 of 8 weigh the orthogonality of 20 classes as the paper's batches of 80 weigh that of 200.
 
 A fourth network is to the photographs what mini's are to drawn birds: `LOCAL` ends a ResNet-34
-after the first block of its third stage, whose own map has 14 x 14 cells, and trains it for as many
-epochs as mini's.
+after the first block of its third stage, whose own map has 14 x 14 cells. It has as many epochs as
+mini's, and rates near theirs (`LONGER`); and, as a control, photo's own schedule.
 
 Each run is a row of `following.csv`, told from those on all classes by its data set's name. Which
 test images it classifies correctly is a column of `every_10th_class.csv`, a row for each image, so
 that networks can be compared image by image.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -35,8 +36,8 @@ FOLDER = "CUB_every_10th"
 DECISIONS = "every_10th_class.csv"
 BATCH = 8
 IMAGES, PER_CLASS = 2, 10  # of the effective receptive field; of a class, to follow parts on
-LOCAL = {
-    **{"cut_after": "layer3.0", "frozen_trunk": "layer2"},
+LOCAL = {"backbone": "resnet34", "cut_after": "layer3.0", "frozen_trunk": "layer2"}
+LONGER = {
     **{"epochs": 30, "warm_epochs": 2, "second_warm_epochs": 2, "project_after": (30,)},
     **{"decay": 0.93, "backbone_rate": 1e-3, "prototype_rate": 3e-3, "offset_rate": 5e-3},
 }
@@ -44,8 +45,10 @@ NETWORKS = {
     "VGG-16": {"backbone": "vgg16"},
     "ResNet-34": {"backbone": "resnet34"},
     "ResNet-50": {"backbone": "resnet50_v1"},
-    "local ResNet-34": {"backbone": "resnet34"} | LOCAL,
+    "local ResNet-34": LOCAL | LONGER,
+    "local ResNet-34, short": LOCAL,
 }
+TOLD_BY = {"backbone": "", "cut_after": "", "epochs": 7}  # fields, and what they are if not given
 MEASURES = (
     *("accuracy", "accuracy at rest", "active", "offset"),
     *("share moved", "share at mean", "share at rest", "gain own", "gain others", "half"),
@@ -71,14 +74,15 @@ def design(network: str, kind: str, seed: int) -> Experiment:
     return make_experiment("photo", **(fields | NETWORKS[network] | KINDS[kind]))
 
 
-def network_of(backbone: str, cut_after: str) -> str:
-    """The name of a network in `NETWORKS`; its backbone's if it has none."""
+def network_of(fields: Mapping) -> str:
+    """The name in `NETWORKS` of an experiment's fields; its backbone's if it has none."""
+    given = {name: fields[name] for name in TOLD_BY}
     found = (
         name
-        for name, fields in NETWORKS.items()
-        if (fields["backbone"], fields.get("cut_after", "")) == (backbone, cut_after)
+        for name, one in NETWORKS.items()
+        if given == {k: one.get(k, v) for k, v in TOLD_BY.items()}
     )
-    return next(found, backbone)
+    return next(found, given["backbone"])
 
 
 def measure(experiments: Iterable[Experiment], **options) -> None:
@@ -103,7 +107,7 @@ def store_decisions(run: runs.Run, ids: Sequence[str], correct: Sequence[bool]) 
     """Puts whether a run classifies each test image correctly into its column of the decisions."""
     column = pd.Series(list(correct), [f"image {one}" for one in ids]).astype(int)
     kind, experiment = moving_parts.kind_of(run.experiment), run.experiment
-    name = f"{network_of(experiment.backbone, experiment.cut_after)} {kind} {experiment.seed}"
+    name = f"{network_of(asdict(experiment))} {kind} {experiment.seed}"
     table = decisions().drop(columns=name, errors="ignore")
     table = table.join(column.rename(name), how="outer").rename_axis("run").reset_index()
     records.replace_rows(paths.results("photo") / DECISIONS, table)
@@ -123,7 +127,8 @@ def stored_rows() -> pd.DataFrame:
     table = table[table.data == FOLDER]
     later = {"deformation": "predicted", "cut_after": ""}  # what they are where no row has them
     given = table.reindex(columns=list(later)).astype(object).fillna(later)
-    names = [network_of(*pair) for pair in zip(table.backbone, given.cut_after, strict=True)]
+    given = given.join(table[["backbone", "epochs"]])
+    names = [network_of(fields) for fields in given.to_dict("records")]
     table = table.assign(network=names, kind=given.deformation.where(table.deformable, "rigid"))
     return table.sort_values(keys, ignore_index=True)
 

@@ -35,7 +35,7 @@ STARTS = {  # of the offset branch
     "He, zero; four times the rate": {"offset_rate": 0.02},
     "He, zero; input times 64": {"variant": "released:large_features"},
 }
-EPOCH_COLUMNS = ("validation_offset", "validation_active", "offset_gradient")
+EPOCH_COLUMNS = ("accuracy", "validation_offset", "validation_active", "offset_gradient")
 RECORDED = {"test_accuracy": "accuracy", "test_offset": "offset", "test_active": "active"}
 EVERY_SWITCH = "all"
 ENDS = ("as in mini", "whole")  # of a backbone

@@ -10,12 +10,11 @@ few images are the worst case.
 import argparse
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import torch
 from bench_training import CLASSES, SIZE, make_network
-from timing import machine, measure
+from timing import machine, measure, results_folder
 from torch import Tensor
 
 from dpp import ops
@@ -46,7 +45,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="1 round of 24 images")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--results", type=Path, help="write analysis_benchmark.csv there, too")
+    parser.add_argument(
+        "--results", type=results_folder, help="write analysis_benchmark.csv there, too"
+    )
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.images = 1, 3 * BATCH

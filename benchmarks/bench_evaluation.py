@@ -16,11 +16,10 @@ kept features; the clean pass over the test images is from kept features too.
 import argparse
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import torch
-from timing import machine, measure
+from timing import machine, measure, results_folder
 
 from dpp import ops
 from dpp.analysis import Network
@@ -103,7 +102,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="1 round of 50 images")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--results", type=Path, help="write evaluation_benchmark.csv there, too")
+    parser.add_argument(
+        "--results", type=results_folder, help="write evaluation_benchmark.csv there, too"
+    )
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.images = 1, 50

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from timing import machine, measure
+from timing import machine, measure, results_folder
 from torch import Tensor
 from torchvision.ops import deform_conv2d
 
@@ -214,7 +214,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=lambda text: text.split(","))
     parser.add_argument("--threads", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--results", type=Path, help="write two CSV files into this folder, too")
+    parser.add_argument(
+        "--results", type=results_folder, help="write two CSV files into this folder, too"
+    )
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.cases = arguments.cases or (["iii", "iv"] if arguments.quick else list(CASES))
@@ -253,7 +255,6 @@ def main() -> None:
         print(f"  N={images:<3} {found:8.1f} MB   target <= {most} MB   {met}")
         memory.append({"case": "i", "images": images, "megabytes": found, **machine()})
     if arguments.results:
-        arguments.results.mkdir(parents=True, exist_ok=True)
         for rows, file in ((times, "operator_benchmark.csv"), (memory, "operator_memory.csv")):
             pd.DataFrame(rows).round(2).to_csv(arguments.results / file, index=False)
 

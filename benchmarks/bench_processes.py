@@ -15,12 +15,11 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import torch
 from bench_training import CLASSES, JOINT, PER_CLASS, SIZE, training_step
-from timing import machine, measure
+from timing import machine, measure, results_folder
 
 from dpp.backbones.backbone import make_backbone
 from dpp.backbones.shared_batch_norm import share_batch_norm
@@ -74,7 +73,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=80, help="in a batch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="1 round of batches of 4")
-    parser.add_argument("--results", type=Path, help="write processes_benchmark.csv there, too")
+    parser.add_argument(
+        "--results", type=results_folder, help="write processes_benchmark.csv there, too"
+    )
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.images = 1, 4

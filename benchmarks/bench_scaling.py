@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from bench_training import JOINT, training_step
-from timing import machine
+from timing import machine, results_folder
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -195,7 +195,9 @@ def measure_all(quick: bool) -> pd.DataFrame:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help=f"the first {QUICK} sizes of an axis")
-    parser.add_argument("--results", type=Path, help="write scaling_benchmark.csv there, too")
+    parser.add_argument(
+        "--results", type=results_folder, help="write scaling_benchmark.csv there, too"
+    )
     parser.add_argument("--point", help=argparse.SUPPRESS)  # one measurement, as JSON
     arguments = parser.parse_args()
     if arguments.point:

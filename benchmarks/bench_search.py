@@ -10,11 +10,10 @@ include the branch that predicts them, nor does the search include anything besi
 import argparse
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import torch
-from timing import machine, measure
+from timing import machine, measure, results_folder
 
 from dpp import ops
 from dpp.extensions.part_search import max_searched_similarity
@@ -55,7 +54,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="1 round, 4 images, 500 prototypes")
-    parser.add_argument("--results", type=Path, help="write search_benchmark.csv there, too")
+    parser.add_argument(
+        "--results", type=results_folder, help="write search_benchmark.csv there, too"
+    )
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.images, arguments.prototypes = 1, 4, 500

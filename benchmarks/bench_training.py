@@ -11,11 +11,10 @@
 import argparse
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import torch
-from timing import machine, measure
+from timing import machine, measure, results_folder
 from torch import Tensor, nn
 
 from dpp import ops, reference
@@ -113,7 +112,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="1 round of batches of 2")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--results", type=Path, help="write training_benchmark.csv there, too")
+    parser.add_argument(
+        "--results", type=results_folder, help="write training_benchmark.csv there, too"
+    )
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.images = 1, 2

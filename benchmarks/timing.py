@@ -21,6 +21,13 @@ def measure(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[st
     return seconds
 
 
+def results_folder(text: str) -> Path:
+    """The folder of `--results`, made before anything is measured for it."""
+    folder = Path(text)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def machine() -> dict[str, str]:
     """What a time depends on, for every row of a results file."""
     return {"processor": processor(), "torch": torch.__version__, "operator": ops.backend()}

@@ -173,6 +173,10 @@ def test_systems_are_one_row_each_and_measured_once(run, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "evaluate", lambda *a, **k: pytest.fail("measured twice"))
     again = systems.collect("smoke", folder=tmp_path / "each")
     assert again.equals(frame)
+    systems.write("smoke", pd.concat([frame.assign(data="other"), frame.assign(run="before")]))
+    beside = systems.collect("smoke", folder=tmp_path / "each")
+    assert list(beside.data) == len(frame) * ["other"] + list(frame.data)
+    assert beside[beside.data != "other"].reset_index(drop=True).equals(frame)
     wide = systems.pivot(frame)
     assert list(wide.columns) == ["deformable"]
     assert wide.index[0] == ("accuracy", "")
@@ -202,6 +206,9 @@ def test_further_seeds_are_of_some_systems_alone():
     assert [name for name, seed in chosen if seed == 3] == list(systems.SYSTEMS)
     assert [name for name, seed in chosen if seed == 5] == list(systems.REPEATED)
     assert all(experiment.seed == seed for (_, seed), experiment in chosen.items())
+    changed = systems.experiments("smoke", (3,), {"pose": 2.0, "kernel_size": 1})
+    assert {one.pose for one in changed.values()} == {2.0}
+    assert changed["deformable", 3].kernel_size == 1 and changed["ProtoTree", 3].seed == 3
 
 
 def test_a_run_is_added_beside_others_and_replaces_its_own_rows(run, tmp_path, monkeypatch):
@@ -233,3 +240,32 @@ def test_mean_and_range_are_over_runs_and_the_interval_is_of_the_first():
     alone = frame[frame.run_seed == 0]
     assert systems.over_seeds(alone).empty
     assert systems.pivot(frame.assign(system="rigid")).loc[("x", "centre"), "rigid"] == 3.0
+
+
+def test_changes_by_attacks_stand_beside_what_was_published():
+    row = {"at": "centre", "original": 2.0, "random_weights": 3.0}
+    rows = [
+        row | {"system": system, "measure": measure, "value": value + place}
+        for place, measure in enumerate(systems.ATTACKED)
+        for system, value in {"TesNet": 10.0, "deformable": 20.0, "plain CNN": np.nan}.items()
+    ]
+    parts = [one | {"at": "parts", "value": 99.0} for one in rows]
+    found = systems.beside_published(pd.DataFrame(rows + parts))
+    assert list(found.index) == ["deformable", "TesNet"]
+    assert list(found["attack"].loc["TesNet"]) == [10, 11, 12, 13]
+    assert found["released attack"].loc["deformable", "PRC"] == 2
+    assert list(found["published"].loc["TesNet"]) == [16.0, 2.9, 3.4]
+    assert found["published"].loc["deformable"].isna().all()
+
+
+def test_intervals_are_apart_if_they_do_not_overlap():
+    ends = {"x": ((1.0, 2.0), (3.0, 4.0)), "y": ((1.0, 3.0), (2.0, 4.0)), "z": ((5.0, 6.0),)}
+    ends["w"] = ((7.0, 8.0), (1.0, 2.0))
+    rows = [
+        {"measure": measure, "at": "centre", "system": system, "low": low, "high": high}
+        for measure, own in ends.items()
+        for system, (low, high) in zip(("a", "b"), own, strict=False)
+    ]
+    found = systems.intervals_apart(pd.DataFrame(rows), "a", "b")
+    assert found.to_dict() == {("x", "centre"): True, ("y", "centre"): False, ("w", "centre"): True}
+    assert systems.intervals_apart(pd.DataFrame(rows), "a", "missing").empty

@@ -325,12 +325,16 @@ def applied(network):
 def test_application_is_what_reasoning_says(network, applied):
     matches = [m for one in reason(network, look(network), [0]).classes for m in one.matches]
     (match,) = [match for match in matches if match.prototype == 1]
-    assert applied.match.parts == match.parts
+    # One image is seen twice: its features may differ in their last bits, and offsets with them.
+    for one, other in zip(applied.match.parts, match.parts, strict=True):
+        assert one.place == pytest.approx(other.place, abs=1e-4)
+        assert tuple(one.box) == pytest.approx(tuple(other.box), abs=1e-3)
+        assert one.contribution == pytest.approx(other.contribution, abs=1e-5)
     assert applied.similarities.max() == pytest.approx(match.similarity, abs=1e-5)
     where = np.unravel_index(applied.similarities.argmax(), applied.similarities.shape)
     assert tuple(where) == match.centre
     places = np.array(match.centre) + applied.rest + applied.offsets[:, :, *match.centre]
-    assert places == pytest.approx(np.array([part.place for part in match.parts]), abs=1e-5)
+    assert places == pytest.approx(np.array([part.place for part in match.parts]), abs=1e-4)
 
 
 def test_rigid_application_has_parts_at_rest(network):

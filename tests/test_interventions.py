@@ -16,6 +16,7 @@ from dpp.evaluation import interventions
 from dpp.evaluation.bird_scenes import Classifier, Subject, choose_birds, find_words
 from dpp.evaluation.part_importance import Boxes, Explainer, part_importances, scatter
 from dpp.evaluation.part_protocols import THINGS, Question
+from dpp.evaluation.sightings import places_of
 from dpp.methods.plain_cnn import PlainCNN
 from dpp.networks.soft_tree import ProtoTree
 from dpp.system.errors import UserError
@@ -95,11 +96,11 @@ def test_weights_of_an_explanation_are_the_points_of_its_class(kind, source):
     for label in range(3):
         own = np.array(network.labels) == label
         points = (output.scores[0] * network.model.last_layer.weight[label])[own].sum()
-        for place in explainer.places():
+        for place in places_of(network):
             total = explainer.boxes(0, label, place).weights.sum()
             np.testing.assert_allclose(total, points.item(), atol=1e-4)
     several = kind in ("deformable", "rigid")
-    assert explainer.places() == (("centre", "parts") if several else ("centre",))
+    assert places_of(network) == (("centre", "parts") if several else ("centre",))
 
 
 def test_boxes_of_parts_are_those_that_figures_show(source):

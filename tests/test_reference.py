@@ -96,7 +96,9 @@ def test_samples_at_whole_offsets_are_the_features_themselves(operator, moved):
     found = found.transpose(1, 2).view_as(z)
     ours = slice(max(0, -moved), 6 - max(0, moved)), slice(max(0, -moved), 7 - max(0, moved))
     theirs = slice(max(0, moved), 6 + min(0, moved)), slice(max(0, moved), 7 + min(0, moved))
-    assert torch.equal(found[:, :, *ours], z[:, :, *theirs])
+    # Served roots are exact; torch's of doubles are a last bit off on some processors.
+    last_bit = 0 if operator is ops else torch.finfo(z.dtype).eps
+    torch.testing.assert_close(found[:, :, *ours], z[:, :, *theirs], rtol=last_bit, atol=0)
 
 
 def everywhere(z):

@@ -21,7 +21,7 @@ from dpp.data.batches import ImageDataset, Splits
 from dpp.evaluation.baselines import random_places, random_weights, some_classes
 from dpp.evaluation.keypoints import check_marks, find_hits, find_marks, pixels, sums_by
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
-from dpp.evaluation.sightings import Sightings, see
+from dpp.evaluation.sightings import Sightings, places_of, see
 
 HALF = 36  # pixels of 224
 SHARE = 0.8  # of the images that show a part
@@ -98,11 +98,6 @@ class Boxed(NamedTuple):
         return ~np.isnan(self.marks[..., 0])
 
 
-def places_of(network: Network, seen: Sightings) -> list[str]:
-    """At what places a network is measured: prototypes of one part have no others."""
-    return ["centre", "parts"] if seen.parts.shape[1] > 1 else ["centre"]
-
-
 def box(
     network: Network, dataset: ImageDataset, progress: Progress, noise: int | None = None
 ) -> Boxed:
@@ -141,7 +136,7 @@ def measure_consistency(
             original=mean(judge(boxed, boxed.original_hits())) if at == "centre" else np.nan,
             note=f"{note}{unseeing:.3g} %",
         )
-        for at in places_of(network, boxed.seen)
+        for at in places_of(network)
     ]
 
 
@@ -168,7 +163,7 @@ def measure_stability(
         found = is_stable(before, after, boxed.seen.prototype, count)
         return [100 * one for one in found]
 
-    for at in places_of(network, clean.seen):
+    for at in places_of(network):
         found = judge(clean.hits(at), noisy.hits(at))
         weights = judge(blind.hits(at), blind_noisy.hits(at), blind)
         # places that have nothing to do with the image: they are drawn anew for the noisy one

@@ -16,9 +16,8 @@ from dpp.analysis.network import Network
 from dpp.data.batches import Splits
 from dpp.evaluation import heat
 from dpp.evaluation.baselines import random_weights, some_classes
-from dpp.evaluation.consistency import places_of
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
-from dpp.evaluation.sightings import see
+from dpp.evaluation.sightings import places_of, see
 from dpp.methods.plain_cnn import PlainCNN
 
 STEPS = 28  # 8 rows of 224 pixels each
@@ -89,7 +88,7 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
     other = random_weights(network, splits.projection, seed)
     seen = see(network, splits.test, part_of(progress, 0, 2))
     blind = see(other, few, part_of(progress, 1, 2))
-    scores, places = [], places_of(network, seen)
+    scores, places = [], places_of(network)
     for place, at in enumerate(places):
         warm = heat.class_heat(network, seen, at, rows)
         cold = heat.class_heat(other, blind, at, other_rows)

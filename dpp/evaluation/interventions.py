@@ -33,6 +33,7 @@ from dpp.evaluation.part_protocols import (
     Findings,
 )
 from dpp.evaluation.scores import NAN, Progress, Score, bootstrap, mean, not_measured
+from dpp.evaluation.sightings import places_of
 
 BIRDS = 10  # of each class, at most: each is drawn some 40 times
 NAMES = {
@@ -120,7 +121,7 @@ def _examine(tested, tuned, words, scatter) -> dict[tuple[str, int | None], Exam
     """By where explanations are placed, and the seed that scatters them."""
     explainers = [subject.explainer() for subject, _ in (tested, tuned)]
     results = {}
-    for at in explainers[0].places():
+    for at in places_of(explainers[0].network):
         for seed in scatter:
             found, known = (
                 protocols.examine(subject.ask, explainer.at(at, seed), effects, words)

@@ -14,8 +14,8 @@ The released attack gives a library's attack a single logit, whose cross entropy
 logit is, and so is its gradient: no step moves a pixel, and what is left is where that attack
 starts, uniform noise within the same bounds. `original` is that; the value is of the attack meant.
 
-Forty steps through the whole network are dear: one image a class is attacked, spread over the data
-set, or 30 if there are fewer classes; for random weights and random places always 30.
+Forty steps through the whole network are dear: as many images are attacked as there are classes,
+but 30 to 60, spread evenly over the data set; for random weights and random places always 30.
 
 For prototypes of several parts, `parts` protects a box around every part, where it looks, in place
 of the one of the map's highest pixels.
@@ -37,13 +37,13 @@ from dpp.evaluation.baselines import random_places, random_weights
 from dpp.evaluation.heat import spread
 from dpp.evaluation.keypoints import pixels
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
-from dpp.evaluation.sightings import part_places, similarity_maps, upsample
+from dpp.evaluation.sightings import part_places, places_of, similarity_maps, upsample
 from dpp.networks.model import DeformableProtoPNet
 
 EPSILON, STEP, STEPS = 0.4, 0.01, 40
 BORDER = 10  # pixels of 224 around the box
 QUANTILE, TOP = 0.95, 0.9
-LEAST = 30  # images that are attacked, spread over the data set; one a class if that is more
+LEAST, MOST = 30, 60  # images that are attacked; between them, as many as there are classes
 BATCH = 20
 
 
@@ -226,10 +226,10 @@ NAMES = {
 
 def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) -> list[Score]:
     """The four changes, with the box of the map's highest pixels and with those of the parts."""
-    several = network.model.prototypes.vectors[0, 0].numel() > 1 if not network.is_tree else False
-    places = ["centre", "parts"] if several else ["centre"]
-    given, most = (splits.test, [*places, "released"], seed), len(splits.test.labels.unique())
-    found = attack_all(network, *given, part_of(progress, 0, 3), max(most, LEAST))
+    places = places_of(network)
+    given, classes = (splits.test, [*places, "released"], seed), len(splits.test.labels.unique())
+    count = min(max(classes, LEAST), MOST)
+    found = attack_all(network, *given, part_of(progress, 0, 3), count)
     given = (splits.test, ["random places"], seed)
     found |= attack_all(network, *given, part_of(progress, 1, 3))
     other = random_weights(network, splits.projection, seed)
@@ -243,6 +243,6 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
             if at == "centre":
                 given["random_places"] = mean(getattr(found["random places"], field))
                 given["original"] = mean(getattr(found["released"], field))
-            note = f"{len(values)} images of {most} classes"
+            note = f"{len(values)} images of {classes} classes"
             scores.append(from_values(name, at, values, seed, note=note, **given))
     return scores

@@ -21,10 +21,9 @@ from torch import Tensor
 
 from dpp.analysis.network import Network
 from dpp.data.transforms import Geometry
-from dpp.networks.model import DeformableProtoPNet, centre_cells
+from dpp.networks.model import centre_cells
 
 BATCH = 50  # images that are inspected at a time
-PLACES = ("centre", "parts")
 
 
 class Boxes(NamedTuple):
@@ -83,17 +82,11 @@ class Explainer:
         self.network, self.geometries, self.masks = network, geometries, masks
         self.outputs = [network.inspect(some) for some in images.split(BATCH)]
 
-    def places(self) -> tuple[str, ...]:
-        """What its explanations can be placed at: prototypes of one part have their centres."""
-        model = self.network.model
-        several = isinstance(model, DeformableProtoPNet) and model.prototypes.kernel_size > 1
-        return PLACES if several else PLACES[:1]
-
     def at(self, place: str, seed: int | None = None) -> Callable:
         """A function from a class for each image (N,) to importances (N, parts) and totals (N,).
 
         Args:
-            place: one of `places`.
+            place: one of `sightings.places_of`.
             seed: scatters the boxes at random.
         """
 

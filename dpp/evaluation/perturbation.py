@@ -20,10 +20,9 @@ from dpp.data.batches import Splits
 from dpp.data.transforms import normalise, to_pixels
 from dpp.evaluation import heat
 from dpp.evaluation.baselines import random_weights, some_classes
-from dpp.evaluation.consistency import places_of
 from dpp.evaluation.keypoints import pixels
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
-from dpp.evaluation.sightings import see, similarity_maps
+from dpp.evaluation.sightings import places_of, see, similarity_maps
 
 MOST = 30  # images, spread over the data set
 PERIODS, AMPLITUDE = 5, 7  # of waves: over the hot region's side; pixels of 224
@@ -99,7 +98,7 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
     seen = see(network, splits.test, part_of(progress, 0, 2))
     blind = see(other, few, part_of(progress, 1, 2))
     numbers, blank = torch.from_numpy(seen.shown[rows]), torch.from_numpy(blind.shown[other_rows])
-    scores, places = [], places_of(network, seen)
+    scores, places = [], places_of(network)
     for place, at in enumerate(places):
         warm = heat.shown_heat(network, seen, at, rows)
         cold = heat.shown_heat(other, blind, at, other_rows)

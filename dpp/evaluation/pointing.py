@@ -17,9 +17,8 @@ from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset, Splits
 from dpp.evaluation import heat
 from dpp.evaluation.baselines import random_weights, some_classes
-from dpp.evaluation.consistency import places_of
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
-from dpp.evaluation.sightings import see
+from dpp.evaluation.sightings import places_of, see
 
 TOP = 0.1  # of the pixels
 NAMES = {
@@ -86,7 +85,7 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
     blind = see(other, few, part_of(progress, 1, 2))
     note = "the object is its drawn mask" if heat.has_masks(network) else "the object is its box"
     scores = []
-    for at in places_of(network, seen):
+    for at in places_of(network):
         found, drawn = (point(network, splits.test, seen, at, shifted) for shifted in (None, seed))
         weights = point(other, few, blind, at)
         for key, (name, unit, better) in NAMES.items():

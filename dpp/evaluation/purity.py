@@ -17,10 +17,9 @@ from dpp.data.batches import ImageDataset, Splits
 from dpp.data.image_records import Box
 from dpp.data.transforms import Geometry
 from dpp.evaluation.baselines import random_places, random_weights, some_classes
-from dpp.evaluation.consistency import places_of
 from dpp.evaluation.keypoints import check_marks, find_hits, find_marks, pixels
 from dpp.evaluation.scores import Progress, Score, from_values, mean, part_of
-from dpp.evaluation.sightings import Sightings, see
+from dpp.evaluation.sightings import Sightings, places_of, see
 
 SIDE = 32  # pixels of 224
 
@@ -124,7 +123,7 @@ def measure(network: Network, splits: Splits, *, seed: int, progress: Progress) 
             _Patches(one, images, see(one, images, part_of(progress, 2 * place + turn, 4)))
             for turn, (one, images) in enumerate(passes)
         )
-        for at in places_of(network, see(network, dataset, progress)):
+        for at in places_of(network):
             drawn = random_places(patches.places(at).shape[:-1], network.size, seed)
             given = {
                 "unit": "%",

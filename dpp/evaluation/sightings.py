@@ -206,6 +206,13 @@ def part_places(network: Network, output, prototypes: Tensor) -> Tensor:
     return torch.stack([place // width, place % width], dim=2)[:, :, None].float()
 
 
+def places_of(network: Network) -> tuple[str, ...]:
+    """What explanations are measured at: prototypes of one part have their centres alone."""
+    model = network.model
+    several = isinstance(model, DeformableProtoPNet) and model.prototypes.kernel_size > 1
+    return ("centre", "parts") if several else ("centre",)
+
+
 @lru_cache(maxsize=8)
 def _upsampling(cells: int, size: int) -> Tensor:
     """(size, cells): the matrix that upsamples one side of a map by bicubic interpolation."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
 
 from dpp import runs
-from dpp.evaluation import table
+from dpp.evaluation import misalignment, table
 from dpp.evaluation.scores import Score
 from dpp.runs import Run
 from dpp.system import files, paths
@@ -21,19 +22,34 @@ SYSTEMS = {
     "ProtoTree": {"model": "prototree"},
     "plain CNN": {"model": "cnn"},
 }
+NO_CHANGES: Mapping = MappingProxyType({})
 REPEATED = ("deformable", "rigid", "ProtoPNet")  # systems that are measured with every seed
 FILE = "evaluation.csv"
+ATTACKED = {  # what attacks change -> its abbreviation
+    name: name.partition("(")[2].rstrip(")") for name, _ in misalignment.NAMES.values()
+}
+# Sacha et al., AAAI 2024: ResNet-34 on CUB-200-2011
+PUBLISHED = {
+    "ProtoPNet": {"PLC": 24.0, "PAC": 13.5, "PRC": 23.7},
+    "TesNet": {"PLC": 16.0, "PAC": 2.9, "PRC": 3.4},
+}
 
 
-def experiments(profile: str, seeds: Iterable[int] = (0,)) -> dict[tuple[str, int], Experiment]:
+def experiments(
+    profile: str, seeds: Iterable[int] = (0,), changes: Mapping = NO_CHANGES
+) -> dict[tuple[str, int], Experiment]:
     """The experiments of all systems for the first seed, and of `REPEATED` for the others.
 
     All have the example's backbone.
+
+    Args:
+        profile, seeds: of the experiments.
+        changes: of all of them, such as their data.
     """
     return {
-        (name, seed): example_experiment(profile, seed=seed, **changes)
+        (name, seed): example_experiment(profile, seed=seed, **{**own, **changes})
         for place, seed in enumerate(seeds)
-        for name, changes in SYSTEMS.items()
+        for name, own in SYSTEMS.items()
         if place == 0 or name in REPEATED
     }
 
@@ -52,22 +68,30 @@ def rows_of(system: str, run: Run, content: Mapping) -> list[dict]:
 
 
 def collect(
-    profile: str, seeds: Iterable[int] = (0,), folder: Path | None = None, **options
+    profile: str,
+    seeds: Iterable[int] = (0,),
+    changes: Mapping = NO_CHANGES,
+    folder: Path | None = None,
+    **options,
 ) -> pd.DataFrame:
     """Measures every system, training what there is none of yet, and stores the table.
 
-    What is stored already for the same weights is not measured again.
+    What is stored already for the same weights is not measured again. Rows of other data sets stay
+    in the table.
 
     Args:
-        profile: of the runs.
-        seeds: of the runs.
+        profile, seeds, changes: of the runs, see `experiments`.
         folder: for the evaluations of single runs; by default `evaluation/` under the runs.
         options: of `table.evaluate`.
     """
     rows = []
-    for (name, _), experiment in experiments(profile, seeds).items():
+    for (name, _), experiment in experiments(profile, seeds, changes).items():
         rows += measure(name, runs.get(experiment), folder, **options)
-    return write(profile, pd.DataFrame(rows))
+    frame = pd.DataFrame(rows)
+    if find(profile) is not None:
+        before = read(profile)
+        frame = pd.concat([before[~before.data.isin(frame.data)], frame])
+    return write(profile, frame)
 
 
 def add(system: str, run: Run, folder: Path | None = None, **options) -> pd.DataFrame:
@@ -164,3 +188,36 @@ def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     found = values.join(groups[["low", "high"]].first())
     order = frame.set_index(keys).index.drop_duplicates()
     return found.reindex(order[order.isin(found.index)]).query("runs > 1")
+
+
+def beside_published(frame: pd.DataFrame) -> pd.DataFrame:
+    """What attacks outside the shown box change, beside what was published.
+
+    Args:
+        frame: of one data set and one run of each system.
+
+    Returns:
+        A row for each system; columns for PLC, PAC, PRC and AC of the attack that was meant, of
+        the released one, of random weights, and as published.
+    """
+    rows = frame[frame.measure.isin(ATTACKED) & (frame["at"] == "centre")]
+    columns = {"value": "attack", "original": "released attack", "random_weights": "random weights"}
+    found = {
+        name: rows.pivot_table(column, "system", "measure", sort=False).rename(columns=ATTACKED)
+        for column, name in columns.items()
+    }
+    beside = pd.concat({**found, "published": pd.DataFrame(PUBLISHED).T}, axis=1)
+    return beside.loc[[name for name in SYSTEMS if name in set(rows.dropna(subset="value").system)]]
+
+
+def intervals_apart(frame: pd.DataFrame, one: str, other: str) -> pd.Series:
+    """Whether the 95 % intervals of two systems do not overlap, by measure and place.
+
+    Args:
+        frame: of one data set and one run of each system.
+        one, other: systems; measures that lack an interval of either are left out.
+    """
+    ends = frame.pivot_table(["low", "high"], ["measure", "at"], "system", sort=False)
+    ends = ends.reindex(columns=pd.MultiIndex.from_product([("low", "high"), (one, other)]))
+    low, high = (ends.dropna()[side] for side in ("low", "high"))
+    return (low[one] > high[other]) | (low[other] > high[one])

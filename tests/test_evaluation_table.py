@@ -173,7 +173,8 @@ def test_systems_are_one_row_each_and_measured_once(run, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "evaluate", lambda *a, **k: pytest.fail("measured twice"))
     again = systems.collect("smoke", folder=tmp_path / "each")
     assert again.equals(frame)
-    systems.write("smoke", pd.concat([frame.assign(data="other"), frame.assign(run="before")]))
+    other = frame.assign(data="other", run="elsewhere")
+    systems.write("smoke", pd.concat([other, frame.assign(run="before")]))
     beside = systems.collect("smoke", folder=tmp_path / "each")
     assert list(beside.data) == len(frame) * ["other"] + list(frame.data)
     assert beside[beside.data != "other"].reset_index(drop=True).equals(frame)
@@ -221,6 +222,26 @@ def test_a_run_is_added_beside_others_and_replaces_its_own_rows(run, tmp_path, m
     again = systems.add("deformable", run, tmp_path / "each")
     assert list(again.run) == len(first) * ["another"] + len(first) * [run.folder.name]
     assert again[again.run != "another"].reset_index(drop=True).equals(first)
+
+
+def test_a_run_is_added_with_the_families_that_are_asked_for(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    some = systems.add("deformable", run, tmp_path / "each", measures=QUICK[:1])
+    assert set(some.family) == {QUICK[0]}
+    more = systems.add("deformable", run, tmp_path / "each", measures=QUICK[1:])
+    assert set(more.family) == set(QUICK)
+    with pytest.raises(UserError, match="no measure 'nonsense'"):
+        systems.add("deformable", run, tmp_path / "each", measures=["nonsense"])
+
+
+def test_systems_that_were_measured_are_kept_where_a_later_one_fails(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPP_RESULTS", str(tmp_path))
+    two = {("deformable", 0): "first", ("rigid", 0): "second"}
+    monkeypatch.setattr(systems, "experiments", lambda *given: two)
+    monkeypatch.setattr(systems.runs, "get", lambda one: {"first": run}[one])
+    with pytest.raises(KeyError, match="second"):
+        systems.collect("smoke", folder=tmp_path / "each", measures=QUICK)
+    assert set(systems.read("smoke").system) == {"deformable"}
 
 
 def test_mean_and_range_are_over_runs_and_the_interval_is_of_the_first():

@@ -76,22 +76,21 @@ def collect(
 ) -> pd.DataFrame:
     """Measures every system, training what there is none of yet, and stores the table.
 
-    What is stored already for the same weights is not measured again. Rows of other data sets stay
-    in the table.
+    Each system's rows are stored as soon as they are measured. What is stored already for the same
+    weights is not measured again. Rows of other data sets stay in the table; those of other runs on
+    the same data are removed at the end.
 
     Args:
         profile, seeds, changes: of the runs, see `experiments`.
-        folder: for the evaluations of single runs; by default `evaluation/` under the runs.
-        options: of `table.evaluate`.
+        folder, options: see `measure`.
     """
-    rows = []
+    own, frame = [], pd.DataFrame()
     for (name, _), experiment in experiments(profile, seeds, changes).items():
-        rows += measure(name, runs.get(experiment), folder, **options)
-    frame = pd.DataFrame(rows)
-    if find(profile) is not None:
-        before = read(profile)
-        frame = pd.concat([before[~before.data.isin(frame.data)], frame])
-    return write(profile, frame)
+        run = runs.get(experiment)
+        own.append(run.folder.name)
+        frame = add(name, run, folder, **options)
+    stale = ~frame.run.isin(own) & frame.data.isin(frame.data[frame.run.isin(own)])
+    return write(profile, frame[~stale])
 
 
 def add(system: str, run: Run, folder: Path | None = None, **options) -> pd.DataFrame:
@@ -100,7 +99,7 @@ def add(system: str, run: Run, folder: Path | None = None, **options) -> pd.Data
     Args:
         system: its name in the table.
         run: finished.
-        folder, options: see `collect`.
+        folder, options: see `measure`.
     """
     profile, rows = run.experiment.profile, pd.DataFrame(measure(system, run, folder, **options))
     if find(profile) is not None:
@@ -109,10 +108,24 @@ def add(system: str, run: Run, folder: Path | None = None, **options) -> pd.Data
     return write(profile, rows)
 
 
-def measure(system: str, run: Run, folder: Path | None = None, **options) -> list[dict]:
-    """The rows of one run; what is stored already for its weights is not measured again."""
+def measure(
+    system: str,
+    run: Run,
+    folder: Path | None = None,
+    measures: Iterable[str] = (),
+    **options,
+) -> list[dict]:
+    """The rows of one run; what is stored already for its weights is not measured again.
+
+    Args:
+        system, run: see `add`.
+        folder: for the evaluations of single runs; by default `evaluation/` under the runs.
+        measures: names of families that must be among the rows; all without one.
+        options: of `table.evaluate`.
+    """
     path = Path(folder or paths.runs_root() / "evaluation") / f"{run.folder.name}.json"
     missing = missing_families(run, path, options.get("images"), options.get("seed", 0))
+    missing = [family for family in missing if family in table.choose(measures)]
     content = table.evaluate(run, missing, out=path, **options) if missing else table.read(path)
     return rows_of(system, run, content)
 
@@ -146,7 +159,7 @@ def read(profile: str) -> pd.DataFrame:
     if found is None:
         raise UserError(f"there is no {paths.results(profile) / FILE}: use systems.collect")
     texts = {name: "" for name in ("at", "unit", "better", "note")}
-    return pd.read_csv(found).fillna(texts)
+    return pd.read_csv(found, dtype=dict.fromkeys(texts, str)).fillna(texts)
 
 
 def load(profile: str, seeds: Iterable[int] = (0,), recompute: bool = False) -> pd.DataFrame:

@@ -5,6 +5,8 @@ import torch
 from tiny_data import write_cub
 
 from dpp import ops, runs
+from dpp.methods.protopnet import SPREAD, make_add_on, scale_add_on
+from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 from dpp.training.prototype_start import choose_images, draw_centres
 
@@ -74,6 +76,40 @@ def test_cells_of_other_methods_start_from_their_own_features(birds, model):
         cells = torch.nn.functional.normalize(cells, dim=1)
     exact = {"compute_mode": "donot_use_mm_for_euclid_dist"}
     assert torch.cdist(vectors, cells, **exact).min(dim=1).values.max() < 1e-4
+
+
+def test_scaled_add_on_layers_have_the_stated_mean_and_spread_before_the_sigmoid():
+    torch.manual_seed(0)
+    layers, features = make_add_on(7, 5), 3 + 2 * torch.randn(6, 7, 4, 4)
+    before = layers[0](features)
+    scale_add_on(layers, features)
+    inner = layers[0](features)
+    assert inner.mean(dim=(0, 2, 3)).allclose(torch.zeros(5), atol=1e-5)
+    assert inner.std(dim=(0, 2, 3)).allclose(torch.ones(5), atol=1e-5)
+    outer = layers[2](inner.relu())
+    assert outer.mean(dim=(0, 2, 3)).allclose(torch.zeros(5), atol=1e-5)
+    assert outer.std(dim=(0, 2, 3)).allclose(torch.full((5,), SPREAD), atol=1e-5)
+    # each channel is still the same one, scaled and moved
+    assert torch.corrcoef(torch.stack([before[:, 0].flatten(), inner[:, 0].flatten()]))[0, 1] > 0.99
+    scale_add_on(layers, torch.zeros(2, 7, 3, 3))  # features without any spread
+    assert all(one.isfinite().all() for one in layers.parameters())
+
+
+def test_scaled_protopnet_begins_with_cells_whose_distances_tell_them_apart(birds):
+    trainer = make_trainer(birds, model="protopnet", prototype_start="scaled")
+    assert next(trainer.run())["source_images"] == 6
+    with torch.no_grad():
+        seen = [trainer.model.inspect(one.images) for one in trainer.loaders["projection"]]
+    distances = torch.cat([one.distances for one in seen])  # (N, P), to the nearest cell
+    assert distances.min(dim=0).values.max() < 1e-6  # the cell that the prototype was taken from
+    # a sigmoid's slope is 1/4 in the middle: what two cells drawn at random are apart
+    apart = 2 * trainer.model.channels * (SPREAD / 4) ** 2
+    assert 0.001 * apart < distances.mean() < apart
+
+
+def test_scaled_start_is_for_protopnet(birds):
+    with pytest.raises(UserError, match="prototype_start scaled is for protopnet, not for tesnet"):
+        make_trainer(birds, model="tesnet", prototype_start="scaled")
 
 
 def test_a_run_that_stops_after_the_start_resumes_to_the_same_weights(birds):

@@ -54,7 +54,7 @@ def schedule(experiment: Experiment) -> Schedule:
             Phase("second warm", experiment.second_warm_epochs, second_rates, warm_weights),
             joint,
         ),
-        before=("start",) if experiment.prototype_start == "features" else (),
+        before=() if experiment.prototype_start == "uniform" else ("start",),
         stages=("project",) if experiment.last_layer == "fixed" else ("project", "last layer"),
         after=experiment.project_after,
         weight_decay={"backbone": experiment.weight_decay},

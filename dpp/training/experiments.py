@@ -28,9 +28,14 @@ CHOICES = {
     "precision": ("float32", "bfloat16", "float16", "auto"),
     "last_layer": ("converged", "passes", "fixed", "sparse"),
     "offset_start": ("normal", "he"),
-    "prototype_start": ("uniform", "features"),
+    "prototype_start": ("uniform", "features", "scaled"),
     "deformation": ("none", "predicted", "search"),
     "projection": ("nearest", "distinct"),
+}
+ONLY_FOR = {  # choices that are for one model
+    ("projection", "distinct"): "deformable",
+    ("last_layer", "sparse"): "deformable",
+    ("prototype_start", "scaled"): "protopnet",
 }
 LONGEST_NAME = 100  # bytes of a data set in the name of a run: file systems allow 255 in all
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
@@ -98,7 +103,7 @@ class Experiment:
     )
     offset_start: str = _field("normal", "of the offset branch, joint training: normal, he", True)
     prototype_start: str = _field(
-        "uniform", "of the prototypes: uniform, features of own images", later=True
+        "uniform", "uniform; features of own images; scaled: ProtoPNet's add-on layers too", True
     )
     deformation: str = _field(
         "predicted", "of parts: none, predicted (the paper), search (an extension)", later=True
@@ -120,9 +125,9 @@ class Experiment:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise UserError(f"{name}: {value!r} is not one of {', '.join(choices)}")
-        for name, value in {"projection": "distinct", "last_layer": "sparse"}.items():
-            if getattr(self, name) == value and self.model != "deformable":
-                raise UserError(f"{name} {value} is for deformable, not for {self.model}")
+        for (name, value), model in ONLY_FOR.items():
+            if getattr(self, name) == value and self.model != model:
+                raise UserError(f"{name} {value} is for {model}, not for {self.model}")
         if self.deformation == "none" or not self.deformable:  # two names of one experiment
             object.__setattr__(self, "deformable", False)
             object.__setattr__(self, "deformation", type(self).deformation)

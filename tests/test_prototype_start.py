@@ -5,7 +5,8 @@ import torch
 from tiny_data import write_cub
 
 from dpp import ops, runs
-from dpp.methods.protopnet import SPREAD, make_add_on, scale_add_on
+from dpp.extensions.scaled_add_on import SPREAD, scale_add_on
+from dpp.methods.protopnet import make_add_on
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
 from dpp.training.prototype_start import choose_images, draw_centres

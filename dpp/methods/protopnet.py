@@ -29,11 +29,9 @@ from dpp.networks.model import DeformableProtoPNet, find_cells, make_last_layer
 from dpp.training import last_layer, projection, prototype_start
 from dpp.training.experiments import Experiment
 from dpp.training.projection import Origin
-from dpp.training.trainer import Method, Phase, Schedule, Trainer
+from dpp.training.trainer import Method, Phase, Schedule
 
 EPSILON = 1e-4  # bounds the similarity of a cell that equals its prototype: log(1e4)
-SPREAD = 0.3  # standard deviation before the sigmoid of add-on layers that are scaled...
-SCALED_BY = 64  # ...by so many images
 
 
 class Output(NamedTuple):
@@ -60,25 +58,6 @@ def make_add_on(channels: int, embedding: int) -> nn.Sequential:
         nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
         nn.init.zeros_(convolution.bias)
     return layers.append(nn.Sigmoid())
-
-
-@torch.no_grad()
-def scale_add_on(layers: nn.Sequential, features: Tensor) -> None:
-    """Scales add-on layers so that the cells of features (N, C, H, W) begin near one another.
-
-    With the released weights cells are so far apart (squared distances of about 19 on a ResNet-34)
-    that the similarity is all but flat, and training spends its first epochs on shrinking them.
-    Each channel of a convolution gets mean 0 and deviation 1, of the last one `SPREAD`: see
-    Kraehenbuehl et al., "Data-dependent Initializations of Convolutional Neural Networks", 2016.
-    """
-    last = [layer for layer in layers if isinstance(layer, nn.Conv2d)][-1]
-    for layer in layers:
-        if isinstance(layer, nn.Conv2d):
-            deviation, mean = torch.std_mean(layer(features), dim=(0, 2, 3))
-            scale = (SPREAD if layer is last else 1.0) / deviation.clamp_min(1e-6)
-            layer.weight.mul_(scale[:, None, None, None])
-            layer.bias.copy_((layer.bias - mean) * scale)
-        features = layer(features)
 
 
 class CellPrototypes(nn.Module):
@@ -249,17 +228,6 @@ def make_schedule(experiment: Experiment, more: Mapping[str, float] | None = Non
 
 
 @torch.no_grad()
-def scaled_start(trainer: Trainer) -> dict[str, float]:
-    """Scales the add-on layers by images spread over the data set; then as `prototype_start`."""
-    model, dataset = trainer.model.eval(), trainer.splits.projection
-    count = min(SCALED_BY, len(dataset))
-    places = [place * len(dataset) // count for place in range(count)]
-    images = trainer.to_device(dataset.batch([(0, place) for place in places]).images)
-    scale_add_on(model.add_on, model.backbone(images))
-    return prototype_start.stage(trainer)
-
-
-@torch.no_grad()
 def project(model: ProtoPNet, images: Iterable[Batch], dataset: ImageDataset) -> list[Origin]:
     """Makes every prototype the nearest cell of an image of its class, in one pass.
 
@@ -282,7 +250,7 @@ METHOD = Method(
     objective=lambda experiment: objective,
     schedule=make_schedule,
     stages=lambda experiment: {
-        "start": scaled_start if experiment.prototype_start == "scaled" else prototype_start.stage,
+        "start": prototype_start.stage,
         "project": partial(projection.stage, project=project),
         "last layer": last_layer.stage(experiment),
     },

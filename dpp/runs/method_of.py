@@ -1,6 +1,6 @@
 """The method that builds and trains an experiment: one of the paper's table, or an extension."""
 
-from dpp.extensions import distinct_projection, many_classes, searching_parts
+from dpp.extensions import distinct_projection, many_classes, scaled_add_on, searching_parts
 from dpp.methods.table import METHODS
 from dpp.training.experiments import Experiment
 from dpp.training.trainer import Method
@@ -14,4 +14,6 @@ def method_of(experiment: Experiment) -> Method:
     if experiment.projection == "distinct":
         stages = distinct_projection.with_distinct_projection(method.stages)
         method = method._replace(stages=stages)
+    if experiment.prototype_start == "scaled":
+        method = method._replace(stages=scaled_add_on.with_scaled_start(method.stages))
     return method

@@ -32,11 +32,8 @@ CHOICES = {
     "deformation": ("none", "predicted", "search"),
     "projection": ("nearest", "distinct"),
 }
-ONLY_FOR = {  # choices that are for one model
-    ("projection", "distinct"): "deformable",
-    ("last_layer", "sparse"): "deformable",
-    ("prototype_start", "scaled"): "protopnet",
-}
+ONLY_FOR = {("projection", "distinct"): "deformable", ("last_layer", "sparse"): "deformable"}
+ONLY_FOR |= {("prototype_start", "scaled"): "protopnet"}  # choices that are for one model
 LONGEST_NAME = 100  # bytes of a data set in the name of a run: file systems allow 255 in all
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
 
@@ -102,9 +99,7 @@ class Experiment:
         0, "augmented views of a training image whose trunk features are kept; 0: no cache", True
     )
     offset_start: str = _field("normal", "of the offset branch, joint training: normal, he", True)
-    prototype_start: str = _field(
-        "uniform", "uniform; features of own images; scaled: ProtoPNet's add-on layers too", True
-    )
+    prototype_start: str = _field("uniform", "of prototypes: uniform, features, scaled", later=True)
     deformation: str = _field(
         "predicted", "of parts: none, predicted (the paper), search (an extension)", later=True
     )

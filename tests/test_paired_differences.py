@@ -54,6 +54,12 @@ def test_difference_counts_beyond_twice_its_error(mean, error, verdict):
     assert Contrast(mean, error, 5).verdict.startswith(verdict)
 
 
+def test_two_pairs_that_agree_by_luck_say_nothing():
+    found = Contrast(-0.4, 0.01, 2)
+    assert str(found) == "-0.4 ± 0.0 points over 2 pairs: too few pairs to tell"
+    assert found.beside(0.1) == "too few pairs to compare"
+
+
 def test_no_pairs_say_nothing(accuracies):
     assert contrast([]).verdict == "too few pairs to tell"
 

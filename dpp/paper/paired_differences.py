@@ -9,6 +9,7 @@ from dpp.paper.grid import Plan
 from dpp.runs import records
 
 AS_REPORTED = "as in the paper"
+FEWEST = 3  # pairs: two may agree by luck, and their error is then next to nothing
 
 
 class Contrast(NamedTuple):
@@ -21,7 +22,7 @@ class Contrast(NamedTuple):
     @property
     def verdict(self) -> str:
         """Whether it is more than twice its standard error, in words."""
-        if self.pairs < 2:
+        if self.pairs < FEWEST:
             return "too few pairs to tell"
         if abs(self.mean) <= 2 * self.error:
             return "no difference that these runs can show"
@@ -29,7 +30,7 @@ class Contrast(NamedTuple):
 
     def beside(self, reported: float) -> str:
         """How it compares with a reported difference, in words."""
-        if self.pairs < 2:
+        if self.pairs < FEWEST:
             return "too few pairs to compare"
         if abs(self.mean - reported) <= 2 * self.error:
             return f"{AS_REPORTED}, within twice the error"

@@ -124,8 +124,9 @@ def measure(
         options: of `table.evaluate`.
     """
     path = Path(folder or paths.runs_root() / "evaluation") / f"{run.folder.name}.json"
+    chosen = table.choose(measures)
     missing = missing_families(run, path, options.get("images"), options.get("seed", 0))
-    missing = [family for family in missing if family in table.choose(measures)]
+    missing = [family for family in missing if family in chosen]
     content = table.evaluate(run, missing, out=path, **options) if missing else table.read(path)
     return rows_of(system, run, content)
 

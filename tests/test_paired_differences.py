@@ -56,7 +56,7 @@ def test_difference_counts_beyond_twice_its_error(mean, error, verdict):
 
 def test_two_pairs_that_agree_by_luck_say_nothing():
     found = Contrast(-0.4, 0.01, 2)
-    assert str(found) == "-0.4 ± 0.0 points over 2 pairs: too few pairs to tell"
+    assert str(found) == "-0.4 points over 2 pairs: too few pairs to tell"
     assert found.beside(0.1) == "too few pairs to compare"
 
 

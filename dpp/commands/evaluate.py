@@ -13,7 +13,7 @@ ABOUT = (
 
 def add_command(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
-        "evaluate", help="every published measure of a run's explanations", description=ABOUT
+        "evaluate", help="published measures of a run's explanations", description=ABOUT
     )
     command.add_argument("run_folder", type=Path, metavar="RUN", help="folder of a finished run")
     command.add_argument(

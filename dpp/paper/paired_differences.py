@@ -43,7 +43,7 @@ class Contrast(NamedTuple):
         return f"{'more' if abs(self.mean) > abs(reported) else 'less'} than in the paper"
 
     def __str__(self) -> str:
-        spread = f" ± {self.error:.1f}" if self.pairs > 1 else ""
+        spread = f" ± {self.error:.1f}" if self.pairs >= FEWEST else ""
         noun = "pair" if self.pairs == 1 else "pairs"
         return f"{self.mean:+.1f}{spread} points over {self.pairs} {noun}: {self.verdict}"
 

@@ -53,7 +53,7 @@ def as_markdown() -> str:
     every = {one: pd.concat([frames[name, one] for name in tables.TITLES]) for one in PROFILES}
     wanted = (every["mini"].regenerated != tables.QUOTED).sum()
     counted = [f"{(cells.runs > 0).sum()} run" for cells in every.values()]
-    rows.append(["all", "cells that are not quoted from others", str(wanted), *counted])
+    rows.append(["all", "cells not quoted from others (some share runs)", str(wanted), *counted])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -125,12 +125,12 @@ def test_damaged_file_of_an_evaluation_is_replaced(run, tmp_path):
 def test_table_has_a_row_for_each_score():
     scores = [
         Score("consistency", "centre", 12.34, 10, 15, "%", "higher", 1, 2, 3, "a note"),
-        Score("prototypes", value=100.0),
+        Score("prototypes", value=1999.0),
         Score("purity", note="there is none"),
     ]
     rows = table.rows_of(scores)
     assert rows[0] == ("consistency", "centre", "12.3 %", "10 to 15", "1", "2", "3")
-    assert rows[1][2] == "100" and rows[2][2] == "not measured"
+    assert rows[1][2] == "1999" and rows[2][2] == "not measured"
     entries = [table.from_entry(json.loads(json.dumps(table.as_entry(one)))) for one in scores]
     assert str(entries) == str(scores)
 

@@ -196,21 +196,22 @@ def read(path: Path) -> dict:
     return content if fits else {}
 
 
+def format_number(value: float, unit: str = "") -> str:
+    """A number of a table: three digits, but all of a whole number; empty for NaN."""
+    if math.isnan(value):
+        return ""
+    text = f"{value:.0f}" if value == round(value) else f"{float(f'{value:.3g}'):g}"
+    return text + (f" {unit}" if unit else "")
+
+
 def rows_of(scores: Sequence[Score]) -> list[tuple[str, ...]]:
     """The cells of a table, as text: `HEADER`'s columns."""
-
-    def number(value: float, unit: str = "") -> str:
-        if math.isnan(value):
-            return ""
-        text = f"{value:.0f}" if value == round(value) and abs(value) >= 100 else f"{value:.3g}"
-        return text + (f" {unit}" if unit else "")
-
     rows = []
     for one in scores:
         interval = "" if math.isnan(one.low) else f"{one.low:.3g} to {one.high:.3g}"
-        value = number(one.value, one.unit) or "not measured"
+        value = format_number(one.value, one.unit) or "not measured"
         beside = (one.random_weights, one.random_places, one.original)
-        rows.append((one.measure, one.at, value, interval, *map(number, beside)))
+        rows.append((one.measure, one.at, value, interval, *map(format_number, beside)))
     return rows
 
 

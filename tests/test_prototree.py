@@ -159,9 +159,11 @@ def test_gradients_are_finite_where_an_image_is_the_prototype():
     assert all(parameter.grad.isfinite().all() for parameter in tree.parameters())
 
 
+@pytest.mark.parametrize("copies", [1, 5])
 @torch.no_grad()
-def test_leaves_of_two_epochs_are_those_of_algorithm_1():
+def test_leaves_of_two_epochs_are_those_of_algorithm_1(copies):
     leaves = Leaves(4, 3).double()
+    leaves.copies = copies
     drawn = torch.rand(2, 3, 5, 4).double()  # epochs, batches, images, leaves
     labels = torch.randint(3, (2, 3, 5))
     paths = drawn / drawn.sum(dim=3, keepdim=True)
@@ -175,12 +177,12 @@ def test_leaves_of_two_epochs_are_those_of_algorithm_1():
                 prediction = sum(path[leaf] * distributions[leaf] for leaf in range(4))
                 for leaf in range(4):
                     share = distributions[leaf, label] * path[leaf] / prediction[label]
-                    added[leaf, label] += share
+                    added[leaf, label] += copies * share
             expected = expected - old / 3 + added
             leaves.update(paths[epoch, batch].log(), labels[epoch, batch])
             torch.testing.assert_close(leaves.evidence, expected)
         leaves.end_epoch()
-    assert float(leaves.evidence.sum()) == pytest.approx(15)  # each image of an epoch counts 1
+    assert float(leaves.evidence.sum()) == pytest.approx(15 * copies)  # images of an epoch
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ import torch
 from tiny_data import write_cub
 
 from dpp import ops, runs
-from dpp.extensions.scaled_add_on import SPREAD, scale_add_on
+from dpp.extensions.scaled_add_on import SPREAD, TREE_SPREAD, scale_add_on
 from dpp.methods.protopnet import make_add_on
 from dpp.system.errors import UserError
 from dpp.training.experiments import make_experiment
@@ -83,7 +83,7 @@ def test_scaled_add_on_layers_have_the_stated_mean_and_spread_before_the_sigmoid
     torch.manual_seed(0)
     layers, features = make_add_on(7, 5), 3 + 2 * torch.randn(6, 7, 4, 4)
     before = layers[0](features)
-    scale_add_on(layers, features)
+    assert scale_add_on(layers, features, SPREAD).equal(layers(features))
     inner = layers[0](features)
     assert inner.mean(dim=(0, 2, 3)).allclose(torch.zeros(5), atol=1e-5)
     assert inner.std(dim=(0, 2, 3)).allclose(torch.ones(5), atol=1e-5)
@@ -92,7 +92,7 @@ def test_scaled_add_on_layers_have_the_stated_mean_and_spread_before_the_sigmoid
     assert outer.std(dim=(0, 2, 3)).allclose(torch.full((5,), SPREAD), atol=1e-5)
     # each channel is still the same one, scaled and moved
     assert torch.corrcoef(torch.stack([before[:, 0].flatten(), inner[:, 0].flatten()]))[0, 1] > 0.99
-    scale_add_on(layers, torch.zeros(2, 7, 3, 3))  # features without any spread
+    scale_add_on(layers, torch.zeros(2, 7, 3, 3), SPREAD)  # features without any spread
     assert all(one.isfinite().all() for one in layers.parameters())
 
 
@@ -108,8 +108,26 @@ def test_scaled_protopnet_begins_with_cells_whose_distances_tell_them_apart(bird
     assert 0.001 * apart < distances.mean() < apart
 
 
-def test_scaled_start_is_for_protopnet(birds):
-    with pytest.raises(UserError, match="prototype_start scaled is for protopnet, not for tesnet"):
+def test_scaled_tree_begins_with_even_chances_at_every_node(birds):
+    trees = {}
+    for start in ("uniform", "scaled"):
+        trainer = make_trainer(birds, model="prototree", prototype_start=start, warm_epochs=2)
+        if start == "scaled":
+            assert next(trainer.run())["source_images"] == len(trainer.splits.projection)
+        tree = trees[start] = trainer.model.eval()
+        with torch.no_grad():
+            seen = [tree.inspect(one.images) for one in trainer.loaders["projection"]]
+        trees[start] = torch.cat([one.scores for one in seen])  # (N, nodes), p(right)
+        inner = [tree.add_on[0](tree.backbone(one.images)) for one in trainer.loaders["projection"]]
+    deviations = torch.cat(inner).std(dim=(0, 2, 3))
+    assert deviations.allclose(torch.tensor(TREE_SPREAD), atol=1e-4)
+    assert 0.5 < trees["scaled"].min() and trees["scaled"].max() < 0.75
+    assert (trees["uniform"] < 0.3).all()
+
+
+def test_scaled_start_is_for_methods_with_such_layers(birds):
+    told = "prototype_start scaled is for protopnet and prototree, not for tesnet"
+    with pytest.raises(UserError, match=told):
         make_trainer(birds, model="tesnet", prototype_start="scaled")
 
 

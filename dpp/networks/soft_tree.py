@@ -81,6 +81,7 @@ class Leaves(nn.Module):
 
     def __init__(self, count: int, classes: int):
         super().__init__()
+        self.copies = 1  # of each image, as which it counts
         self.register_buffer("evidence", torch.zeros(count, classes))  # c_l
         self.register_buffer("evidence_before", torch.zeros(count, classes))  # when the epoch began
         self.register_buffer("steps", torch.tensor(0))  # of this epoch, so far
@@ -107,7 +108,7 @@ class Leaves(nn.Module):
         """
         shares = (paths + self()[:, labels].T).softmax(dim=1)
         self.evidence.sub_(self.evidence_before / self.steps_before).relu_()
-        self.evidence.index_add_(1, labels, shares.T.to(self.evidence))
+        self.evidence.index_add_(1, labels, shares.T.to(self.evidence), alpha=self.copies)
         self.steps += 1
 
     @torch.no_grad()

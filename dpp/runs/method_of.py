@@ -15,5 +15,5 @@ def method_of(experiment: Experiment) -> Method:
         stages = distinct_projection.with_distinct_projection(method.stages)
         method = method._replace(stages=stages)
     if experiment.prototype_start == "scaled":
-        method = method._replace(stages=scaled_add_on.with_scaled_start(method.stages))
+        method = scaled_add_on.with_scaled_start(method, experiment.model)
     return method

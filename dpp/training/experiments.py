@@ -33,7 +33,7 @@ CHOICES = {
     "projection": ("nearest", "distinct"),
 }
 ONLY_FOR = {("projection", "distinct"): "deformable", ("last_layer", "sparse"): "deformable"}
-ONLY_FOR |= {("prototype_start", "scaled"): "protopnet"}  # choices that are for one model
+ONLY_FOR |= {("prototype_start", "scaled"): "protopnet and prototree"}  # choices for some models
 LONGEST_NAME = 100  # bytes of a data set in the name of a run: file systems allow 255 in all
 AT_LEAST_ONE = {"epochs", "kernel_size", "per_class", "batch_size", "image_size", "decay_every"}
 
@@ -120,9 +120,9 @@ class Experiment:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise UserError(f"{name}: {value!r} is not one of {', '.join(choices)}")
-        for (name, value), model in ONLY_FOR.items():
-            if getattr(self, name) == value and self.model != model:
-                raise UserError(f"{name} {value} is for {model}, not for {self.model}")
+        for (name, value), models in ONLY_FOR.items():
+            if getattr(self, name) == value and self.model not in models.split(" and "):
+                raise UserError(f"{name} {value} is for {models}, not for {self.model}")
         if self.deformation == "none" or not self.deformable:  # two names of one experiment
             object.__setattr__(self, "deformable", False)
             object.__setattr__(self, "deformation", type(self).deformation)

@@ -13,7 +13,7 @@ from test_runs import environment, tiny
 from tiny_data import write_folder
 
 from dpp import runs
-from dpp.evaluation import systems, table
+from dpp.evaluation import stored, systems, table
 from dpp.evaluation.scores import Score
 from dpp.figures.measure_charts import measures
 from dpp.report import run_report
@@ -43,7 +43,7 @@ def folder_run(tmp_path_factory) -> runs.Run:
 
 
 def scores_of(content: dict, family: str) -> list[Score]:
-    return [table.from_entry(entry) for entry in content["scores"][family]]
+    return [stored.from_entry(entry) for entry in content["scores"][family]]
 
 
 def test_evaluation_is_stored_and_later_measures_are_added(run, tmp_path):
@@ -53,12 +53,86 @@ def test_evaluation_is_stored_and_later_measures_are_added(run, tmp_path):
     first = table.evaluate(run, ["consistency"], out=path, report=report)
     assert json.loads(path.read_text()) == first
     assert {family for family, _, _ in told} == {"consistency"}
-    assert all(0 < done <= total for _, done, total in told)
+    assert all(0 <= done <= total for _, done, total in told)
     both = table.evaluate(run, ["compactness"], out=path)
     assert set(both["scores"]) == set(QUICK)
     assert both["scores"]["consistency"] == first["scores"]["consistency"]
-    other = table.evaluate(run, ["compactness"], seed=1, out=path)  # of another seed: begins anew
-    assert set(other["scores"]) == {"compactness"}
+    assert list(both["scores"]) == [name for name in table.FAMILIES if name in QUICK]
+
+
+def test_an_evaluation_is_resumed_and_measured_again_if_asked(run, tmp_path):
+    path, told = tmp_path / "e.json", []
+    table.evaluate(run, ["consistency"], out=path)
+    report = lambda family, done, total: told.append(family)  # noqa: E731
+    table.evaluate(run, QUICK, out=path, report=report)
+    assert set(told) == {"compactness"}
+    told.clear()
+    table.evaluate(run, QUICK, out=path, report=report, again=True)
+    assert set(told) == set(QUICK)
+
+
+def test_families_of_another_process_are_kept(run, tmp_path):
+    path = tmp_path / "e.json"
+
+    def report(family: str, done: int, total: int) -> None:  # while the first one is at work
+        if not path.is_file():
+            table.evaluate(run, ["consistency"], out=path)
+
+    table.evaluate(run, ["compactness"], out=path, report=report)
+    assert set(stored.read(path)["scores"]) == set(QUICK)
+
+
+def test_a_renamed_run_keeps_its_evaluation(run, tmp_path):
+    path = tmp_path / "e.json"
+    content = table.evaluate(run, ["consistency"], out=path)
+    path.write_text(json.dumps(content | {"run": "the name that it had"}))
+    both = table.evaluate(run, QUICK, out=path)
+    assert set(both["scores"]) == set(QUICK) and both["run"] == run.folder.name
+
+
+@pytest.mark.parametrize(
+    "changes,told",
+    [
+        ({"seed": 1}, "e.json is of seed 0: name another file with --out, or remove it"),
+        ({"images": 1}, "e.json is of all images of each class: name another file"),
+    ],
+)
+def test_an_evaluation_of_other_images_or_another_seed_is_not_lost(run, tmp_path, changes, told):
+    path = tmp_path / "e.json"
+    before = table.evaluate(run, ["consistency"], out=path)
+    with pytest.raises(UserError, match=told):
+        table.evaluate(run, ["compactness"], out=path, **changes)
+    assert stored.read(path) == before
+
+
+def test_what_is_no_evaluation_of_the_run_is_not_replaced(run, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("mine")
+    with pytest.raises(UserError, match="notes.txt is there already and is no evaluation"):
+        table.evaluate(run, ["compactness"], out=path)
+    assert path.read_text() == "mine"
+    path = tmp_path / "e.json"
+    content = table.evaluate(run, ["compactness"], out=path)
+    path.write_text(json.dumps(content | {"run": "another", "weights_sha256": "other"}))
+    with pytest.raises(UserError, match="e.json is the evaluation of another"):
+        table.evaluate(run, ["compactness"], out=path)
+    path.write_text(json.dumps(content | {"weights_sha256": "of an earlier training", "seed": 5}))
+    assert table.evaluate(run, ["compactness"], out=path) == content | {
+        "seconds": stored.read(path)["seconds"]
+    }
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(table, "measure_family", lambda *given: pytest.fail("measured"))
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "e.json", ""):
+        with pytest.raises(UserError, match="cannot be written"):
+            table.evaluate(run, ["compactness"], out=path)
+    for seed in (-3, 2**32):
+        with pytest.raises(UserError, match="expected a whole number from 0"):
+            table.evaluate(run, ["compactness"], seed=seed, out=tmp_path / "e.json")
 
 
 def test_the_same_seed_gives_the_same_scores(run, tmp_path):
@@ -114,11 +188,14 @@ def test_a_measure_that_does_not_exist_is_named(run):
     assert table.choose(["purity", "compactness"]) == ["compactness", "purity"]
 
 
-def test_damaged_file_of_an_evaluation_is_replaced(run, tmp_path):
-    path = tmp_path / "e.json"
-    for content in ("{", "[]", '{"format": 1, "seconds": {}, "scores": {"a": [{"b": 1}]}}'):
+def test_damaged_file_of_an_evaluation_is_replaced(run, tmp_path, capsys):
+    path = tmp_path / stored.FILE
+    whole = json.dumps(table.evaluate(run, ["compactness"], out=path))
+    assert stored.read(path)
+    wrong = [whole.replace('"value": ', '"value": "high", "note": '), whole.replace("images", "x")]
+    for content in ("{", "[]", '{"format": 1, "seconds": {}, "scores": {"a": [{"b": 1}]}}', *wrong):
         path.write_text(content)
-        assert table.read(path) == {}
+        assert stored.read(path) == {}
     assert set(table.evaluate(run, ["compactness"], out=path)["scores"]) == {"compactness"}
 
 
@@ -131,7 +208,9 @@ def test_table_has_a_row_for_each_score():
     rows = table.rows_of(scores)
     assert rows[0] == ("consistency", "centre", "12.3 %", "10 to 15", "1", "2", "3")
     assert rows[1][2] == "1999" and rows[2][2] == "not measured"
-    entries = [table.from_entry(json.loads(json.dumps(table.as_entry(one)))) for one in scores]
+    (row,) = table.rows_of([Score("rank change", value=1853.2, low=1821.4, high=1876.0)])
+    assert row[2:4] == ("1850", "1820 to 1876")
+    entries = [stored.from_entry(json.loads(json.dumps(stored.as_entry(one)))) for one in scores]
     assert str(entries) == str(scores)
 
 
@@ -152,15 +231,15 @@ def test_command_prints_the_table_and_bad_input_is_one_line(run, tmp_path):
 
 def test_report_shows_what_was_measured(run, tmp_path):
     assert run_report.measures(run) is None
-    table.evaluate(run, QUICK, out=run.folder / table.FILE)
+    table.evaluate(run, QUICK, out=run.folder / stored.FILE)
     shown = run_report.measures(run)
     assert [row[0] for row in shown["rows"]][-1] == "consistency"
     page = run_report.write_report(run, tmp_path / "card.html", examples=1).read_text()
     assert 'id="measures"' in page and "original" in page
-    content = json.loads((run.folder / table.FILE).read_text())
-    (run.folder / table.FILE).write_text(json.dumps(content | {"weights_sha256": "other"}))
+    content = json.loads((run.folder / stored.FILE).read_text())
+    (run.folder / stored.FILE).write_text(json.dumps(content | {"weights_sha256": "other"}))
     assert run_report.measures(run) is None
-    (run.folder / table.FILE).unlink()
+    (run.folder / stored.FILE).unlink()
 
 
 def test_systems_are_one_row_each_and_measured_once(run, tmp_path, monkeypatch):
@@ -170,7 +249,7 @@ def test_systems_are_one_row_each_and_measured_once(run, tmp_path, monkeypatch):
     monkeypatch.setattr(table, "FAMILIES", {name: table.FAMILIES[name] for name in QUICK})
     frame = systems.collect("smoke", folder=tmp_path / "each")
     assert set(frame.family) == set(QUICK)
-    monkeypatch.setattr(table, "evaluate", lambda *a, **k: pytest.fail("measured twice"))
+    monkeypatch.setattr(table, "measure_family", lambda *given: pytest.fail("measured twice"))
     again = systems.collect("smoke", folder=tmp_path / "each")
     assert again.equals(frame)
     other = frame.assign(data="other", run="elsewhere")

@@ -26,6 +26,9 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--out", type=Path, metavar="FILE", help="default: evaluation.json in the run's folder"
     )
+    command.add_argument(
+        "--again", action="store_true", help="measure again what the file has already"
+    )
     command.add_argument("--device", default="cpu", help="auto, cpu (the default), cuda, cuda:1")
     command.set_defaults(run=run)
 
@@ -34,21 +37,31 @@ def run(arguments: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from dpp import runs
-    from dpp.evaluation import table
+    from dpp.evaluation import stored, table
 
-    options = {name: getattr(arguments, name) for name in ("images", "seed", "out")}
+    options = {name: getattr(arguments, name) for name in ("images", "seed", "out", "again")}
     options["device"] = runs.choose_device(arguments.device)
     finished, chosen = runs.open_run(arguments.run_folder), table.choose(arguments.measures)
+    path, told = arguments.out or finished.folder / stored.FILE, set()
     with tqdm(unit="image", leave=False, delay=0.1) as bar:  # nothing before an error
 
         def report(family: str, done: int, total: int) -> None:
+            told.add(family)
             if bar.desc != f"{family}: ":
                 bar.reset()  # the time left is that of this family
                 bar.set_description(family, refresh=False)
             bar.total, bar.n = total, done
             bar.refresh()
 
-        content = table.evaluate(finished, chosen, report=report, **options)
+        try:
+            content = table.evaluate(finished, chosen, report=report, **options)
+        except KeyboardInterrupt:
+            bar.close()
+            raise KeyboardInterrupt(
+                f"stopped; finished families are in {path}: run the same command to resume"
+            ) from None
     print(table.as_text(content))
-    print("", arguments.out or finished.folder / table.FILE, sep="\n")
+    if kept := [name for name in chosen if name not in told]:
+        print("", f"measured before: {', '.join(kept)} (--again measures anew)", sep="\n")
+    print("", path, sep="\n")
     return 0

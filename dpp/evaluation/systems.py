@@ -124,11 +124,7 @@ def measure(
         options: of `table.evaluate`.
     """
     path = Path(folder or paths.runs_root() / "evaluation") / f"{run.folder.name}.json"
-    chosen = table.choose(measures)
-    missing = missing_families(run, path, options.get("images"), options.get("seed", 0))
-    missing = [family for family in missing if family in chosen]
-    content = table.evaluate(run, missing, out=path, **options) if missing else table.read(path)
-    return rows_of(system, run, content)
+    return rows_of(system, run, table.evaluate(run, measures, out=path, **options))
 
 
 def write(profile: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -136,16 +132,6 @@ def write(profile: str, frame: pd.DataFrame) -> pd.DataFrame:
     target = paths.results(profile) / FILE
     files.write_file(target, frame.to_csv(index=False, float_format="%.6g").encode())
     return read(profile)
-
-
-def missing_families(run: Run, path: Path, images: int | None, seed: int) -> list[str]:
-    """The families that a stored evaluation of a run's weights lacks."""
-    before = table.read(path) if path.is_file() else {}
-    same = {"weights_sha256": run.manifest["weights_sha256"], "seed": seed}
-    same["images_per_class"] = images
-    if any(before.get(name) != value for name, value in same.items()):
-        return list(table.FAMILIES)
-    return [name for name in table.FAMILIES if name not in before["scores"]]
 
 
 def find(profile: str) -> Path | None:

@@ -21,11 +21,11 @@ from dpp.evaluation import (
     perturbation,
     pointing,
     purity,
+    stored,
 )
 from dpp.evaluation.bird_scenes import Classifier
 from dpp.evaluation.scores import Score, from_values, not_measured
 from dpp.runs import Run, load_splits
-from dpp.system import files
 from dpp.system.errors import UserError, one_line
 
 FAMILIES: dict[str, Callable[..., list[Score]]] = {
@@ -41,8 +41,6 @@ FAMILIES: dict[str, Callable[..., list[Score]]] = {
     "effects": interventions.measure_effects,
 }
 UNEXPLAINED = ("interventions", "effects")  # which measure classifiers too
-FILE = "evaluation.json"
-FORMAT = 1
 HEADER = ("measure", "at", "value", "95 % interval", "random weights", "random places", "original")
 
 
@@ -76,11 +74,13 @@ def evaluate(
     seed: int = 0,
     device: str = "cpu",
     out: Path | None = None,
+    again: bool = False,
     report: Callable[[str, int, int], None] = lambda family, done, total: None,
 ) -> dict:
     """Measures a run and stores the result, family by family.
 
-    Measures that were stored before for the same weights, seed and images are kept.
+    Families that were stored before for the same weights, seed and images are kept, so that an
+    evaluation that was stopped is resumed.
 
     Args:
         run: finished; its prototypes, if it has any, projected.
@@ -89,12 +89,15 @@ def evaluate(
         seed: of random weights, places, noise and the bootstrap.
         device: that the network runs on.
         out: the file; by default `evaluation.json` in the run's folder.
-        report: called with a family, what is done of it, and the total.
+        again: measure families again that are stored already.
+        report: called with a family as it begins and later, what is done of it, and the total.
 
     Returns:
         What is stored: `scores` has the scores of each family as dictionaries.
     """
     chosen = choose(measures)
+    if not 0 <= seed < 2**32:
+        raise UserError(f"--seed {seed}: expected a whole number from 0 to {2**32 - 1}")
     experiment = run.experiment
     plain = experiment.model == "cnn"
     if not plain and not run.projected:
@@ -103,9 +106,9 @@ def evaluate(
             "images to be measured: choose a run with project_after"
         )
     splits = limit(load_splits(experiment, run.source), images)
-    path = Path(out or run.folder / FILE)
-    content = {
-        "format": FORMAT,
+    path = run.folder / stored.FILE if out is None else Path(out)
+    about = {
+        "format": stored.FORMAT,
         "run": run.folder.name,
         "model": experiment.model,
         "weights_sha256": run.manifest["weights_sha256"],
@@ -114,14 +117,13 @@ def evaluate(
         "images": {"training": len(splits.projection), "test": len(splits.test)},
         "size": experiment.image_size,
     }
-    before = read(path) if path.is_file() else {}
-    same = all(before.get(name) == value for name, value in content.items())
-    content |= {"seconds": {}, "scores": {}}
-    if same:
-        content |= {name: dict(before[name]) for name in ("seconds", "scores")}
-    network = None if plain else Network.of(run, device)
+    content = {"seconds": {}, "scores": {}} | stored.open_for(path, about) | about
+    if not again:
+        chosen = [name for name in chosen if name not in content["scores"]]
+    network = Network.of(run, device) if chosen and not plain else None
     for name in chosen:
         started = time.perf_counter()
+        report(name, 0, 1)
 
         def progress(done: int, total: int, name: str = name) -> None:
             report(name, done, total)
@@ -132,10 +134,10 @@ def evaluate(
             scores = measure_plain(run, splits, name, seed, device)
         else:
             scores = measure_family(network, splits, name, seed, progress)
-        content["scores"][name] = [as_entry(score) for score in scores]
-        content["seconds"][name] = round(time.perf_counter() - started, 1)
-        write(path, content)
-    return content
+        content = stored.add(path, about, name, scores, time.perf_counter() - started)
+    return content | {
+        "scores": {n: content["scores"][n] for n in FAMILIES if n in content["scores"]}
+    }
 
 
 def measure_family(network: Network, splits: Splits, name: str, seed: int, progress) -> list[Score]:
@@ -162,40 +164,6 @@ def measure_plain(run: Run, splits: Splits, name: str, seed: int, device: str) -
     return [from_values("accuracy", "", torch.cat(correct).numpy(), seed, **given)]
 
 
-def as_entry(score: Score) -> dict:
-    """A score as JSON has it: null for NaN."""
-    fields = score._asdict().items()
-    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in fields}
-
-
-def from_entry(entry: dict) -> Score:
-    """Undoes `as_entry`."""
-    return Score(**{k: math.nan if v is None else v for k, v in entry.items()})
-
-
-def write(path: Path, content: dict) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(path, content)
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be written: {error.strerror}; name a file with --out"
-        ) from error
-
-
-def read(path: Path) -> dict:
-    """A stored evaluation; empty if the file is none of this version."""
-    try:
-        content = files.read_json(path)
-        fits = content["format"] == FORMAT and isinstance(content["seconds"], dict)
-        for entries in content["scores"].values():
-            for entry in entries:
-                from_entry(entry)
-    except (UserError, KeyError, TypeError, AttributeError):
-        return {}
-    return content if fits else {}
-
-
 def format_number(value: float, unit: str = "") -> str:
     """A number of a table: three digits, but all of a whole number; empty for NaN."""
     if math.isnan(value):
@@ -208,7 +176,8 @@ def rows_of(scores: Sequence[Score]) -> list[tuple[str, ...]]:
     """The cells of a table, as text: `HEADER`'s columns."""
     rows = []
     for one in scores:
-        interval = "" if math.isnan(one.low) else f"{one.low:.3g} to {one.high:.3g}"
+        ends = (format_number(end) for end in (one.low, one.high))
+        interval = "" if math.isnan(one.low) else " to ".join(ends)
         value = format_number(one.value, one.unit) or "not measured"
         beside = (one.random_weights, one.random_places, one.original)
         rows.append((one.measure, one.at, value, interval, *map(format_number, beside)))
@@ -217,7 +186,7 @@ def rows_of(scores: Sequence[Score]) -> list[tuple[str, ...]]:
 
 def as_text(content: dict) -> str:
     """An evaluation as a table for the screen, with notes below it."""
-    scores = [from_entry(entry) for one in content["scores"].values() for entry in one]
+    scores = stored.scores_of(content)
     rows = [HEADER, *rows_of(scores)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     lines = ["  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]

@@ -6,7 +6,6 @@ enlarged is a second picture, of that part alone, where the first has too few pi
 
 import base64
 import io
-import os
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -19,7 +18,6 @@ from PIL import Image
 
 from dpp.figures import PART_COLOURS
 from dpp.figures.marked_pictures import Marked, part_style, tie_ends, view_of
-from dpp.system.errors import UserError
 
 LARGEST = 360  # pixels a side, of a picture in a page
 SMALL = 128  # pixels a side, up to which a picture keeps its pixels
@@ -186,21 +184,6 @@ def chart(figure: Figure, label: str) -> Chart:
 def data_uri(kind: str, content: bytes) -> str:
     """Bytes of a MIME type as a URI."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def check_writable(path: Path) -> None:
-    """Raises a `UserError` if a page cannot be written; missing folders are made.
-
-    A report takes minutes, so this is known before.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
-    if path.is_dir():
-        raise UserError(f"{path} cannot be written: it is a folder; give the name of a file")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{path} cannot be written: permission denied")
 
 
 def write(path: Path, template: str, pictures: Pictures, **content) -> None:

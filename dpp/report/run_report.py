@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from dpp import figures
 from dpp.analysis import Network, audit
 from dpp.data import catalogue
-from dpp.evaluation import table
+from dpp.evaluation import stored, table
 from dpp.explanations import Audit, Reasoning, TreePath
 from dpp.figures import explanation_figures, tree_figures
 from dpp.figures.marked_pictures import number_text
@@ -24,6 +24,7 @@ from dpp.report.prototype_cards import network_contributions, prototypes
 from dpp.report.source_images import find_sources
 from dpp.runs import Run, familiarity, load_splits
 from dpp.runs.run_files import uncovered
+from dpp.system import files
 from dpp.system.errors import UserError
 from dpp.training.experiments import Experiment
 
@@ -81,7 +82,7 @@ def write_report(
         workers: processes that prepare batches.
     """
     chosen_images.check_counts(images, examples)
-    html_page.check_writable(Path(path))
+    files.check_writable(Path(path))
     experiment = run.experiment
     network = None
     if run.projected:
@@ -235,11 +236,10 @@ def audit_content(checked: Audit | None, problem: str, names: Sequence[str]) -> 
 
 def measures(run: Run) -> dict | None:
     """What `dpp evaluate` has stored beside the run; None if nothing, or of other weights."""
-    path = run.folder / table.FILE
-    content = table.read(path) if path.is_file() else {}
+    content = stored.read(run.folder / stored.FILE)
     if content.get("weights_sha256") != run.manifest["weights_sha256"]:
         return None
-    scores = [table.from_entry(entry) for one in content["scores"].values() for entry in one]
+    scores = stored.scores_of(content)
     rows = [(*row, score.note) for row, score in zip(table.rows_of(scores), scores, strict=True)]
     about = {name: content[name] for name in ("images", "size", "seed")}
     return about | {"header": (*table.HEADER, "note"), "rows": rows}

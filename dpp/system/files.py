@@ -16,6 +16,7 @@ import re
 import secrets
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -133,6 +134,22 @@ def _remove_unlocked(path: Path) -> None:
         stack.callback(os.close, handle)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raises a `UserError` if a file cannot be written; the folders above it are made.
+
+    For what takes minutes, so that this is known before.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    if path.is_dir():
+        raise UserError(f"{path} cannot be written: it is a folder; give the name of a file")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UserError(f"{path} cannot be written: permission denied")
 
 
 def read_file(path: Path) -> bytes:

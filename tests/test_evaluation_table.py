@@ -42,6 +42,14 @@ def folder_run(tmp_path_factory) -> runs.Run:
     return train(tmp_path_factory, data=str(folder))
 
 
+@pytest.fixture
+def own_file(run):
+    """The file in the run's folder, where an evaluation is stored by default; not there yet."""
+    path = run.folder / stored.FILE
+    yield path
+    path.unlink(missing_ok=True)
+
+
 def scores_of(content: dict, family: str) -> list[Score]:
     return [stored.from_entry(entry) for entry in content["scores"][family]]
 
@@ -96,6 +104,7 @@ def test_a_renamed_run_keeps_its_evaluation(run, tmp_path):
         ({"seed": 1}, "e.json is of seed 0: name another file with --out, or remove it"),
         ({"images": 1}, "e.json is of all images of each class: name another file"),
     ],
+    ids=["seed", "images"],
 )
 def test_an_evaluation_of_other_images_or_another_seed_is_not_lost(run, tmp_path, changes, told):
     path = tmp_path / "e.json"
@@ -114,12 +123,28 @@ def test_what_is_no_evaluation_of_the_run_is_not_replaced(run, tmp_path):
     path = tmp_path / "e.json"
     content = table.evaluate(run, ["compactness"], out=path)
     path.write_text(json.dumps(content | {"run": "another", "weights_sha256": "other"}))
-    with pytest.raises(UserError, match="e.json is the evaluation of another"):
+    with pytest.raises(UserError, match=r"e.json is of another network \(another\): name another"):
         table.evaluate(run, ["compactness"], out=path)
-    path.write_text(json.dumps(content | {"weights_sha256": "of an earlier training", "seed": 5}))
-    assert table.evaluate(run, ["compactness"], out=path) == content | {
-        "seconds": stored.read(path)["seconds"]
-    }
+
+
+def test_the_file_of_the_run_is_renewed_where_its_weights_are_new(own_file, run):
+    content = table.evaluate(run, ["compactness"])
+    before = {"weights_sha256": "of an earlier training", "seed": 5}
+    own_file.write_text(json.dumps(content | before))
+    assert table.evaluate(run, ["compactness"])["scores"] == content["scores"]
+    assert stored.read(own_file)["seed"] == 0
+
+
+def test_an_evaluation_that_another_process_began_with_another_seed_is_kept(run, tmp_path):
+    path = tmp_path / "e.json"
+
+    def report(family: str, done: int, total: int) -> None:
+        if not path.is_file():
+            table.evaluate(run, ["compactness"], seed=1, out=path)
+
+    with pytest.raises(UserError, match="e.json is of seed 1"):
+        table.evaluate(run, ["compactness"], out=path, report=report)
+    assert stored.read(path)["seed"] == 1
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
@@ -188,15 +213,32 @@ def test_a_measure_that_does_not_exist_is_named(run):
     assert table.choose(["purity", "compactness"]) == ["compactness", "purity"]
 
 
-def test_damaged_file_of_an_evaluation_is_replaced(run, tmp_path, capsys):
-    path = tmp_path / stored.FILE
-    whole = json.dumps(table.evaluate(run, ["compactness"], out=path))
-    assert stored.read(path)
-    wrong = [whole.replace('"value": ', '"value": "high", "note": '), whole.replace("images", "x")]
-    for content in ("{", "[]", '{"format": 1, "seconds": {}, "scores": {"a": [{"b": 1}]}}', *wrong):
-        path.write_text(content)
-        assert stored.read(path) == {}
-    assert set(table.evaluate(run, ["compactness"], out=path)["scores"]) == {"compactness"}
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: "{",
+        lambda whole: "[]",
+        lambda whole: '{"format": 1, "seconds": {}, "scores": {"a": [{"b": 1}]}}',
+        lambda whole: whole.replace('"value": ', '"value": "high", "note": '),
+        lambda whole: whole.replace('"value": ', '"value": Infinity, "x": '),
+        lambda whole: whole.replace('"value": ', '"value": NaN, "x": '),
+        lambda whole: whole.replace('"images"', '"x"'),
+        lambda whole: whole.replace('"seed": 0', '"seed": "0"'),
+        lambda whole: json.dumps(json.loads(whole) | {"seconds": {}}),
+        lambda whole: json.dumps(json.loads(whole) | {"scores": {"compactness": []}}),
+    ],
+    ids="cut list unknown text infinite nan nameless typed untimed empty".split(),
+)
+def test_damaged_file_of_an_evaluation_is_replaced(own_file, run, capsys, damage):
+    whole = json.dumps(table.evaluate(run, ["compactness"]))
+    assert stored.read(own_file)
+    own_file.write_text(damage(whole))
+    assert stored.read(own_file) == {}
+    assert run_report.measures(run) is None
+    assert "evaluation.json is damaged, or of another version: left out" in capsys.readouterr().err
+    assert set(table.evaluate(run, ["compactness"])["scores"]) == {"compactness"}
+    assert "evaluation.json is damaged, or of another version: meas" in capsys.readouterr().err
+    assert stored.read(own_file)
 
 
 def test_table_has_a_row_for_each_score():
@@ -229,17 +271,36 @@ def test_command_prints_the_table_and_bad_input_is_one_line(run, tmp_path):
     assert done.stderr == b"dpp: --images 0: a class needs at least 1 image\n"
 
 
-def test_report_shows_what_was_measured(run, tmp_path):
+def test_a_stopped_command_says_what_is_stored(dpp, run, monkeypatch):
+    def stop(*given, **options):
+        raise KeyboardInterrupt
+
+    words = ("evaluate", run.folder, "--out", "e.json", "--measures", *QUICK)
+    with monkeypatch.context() as patch:
+        patch.setitem(table.FAMILIES, "compactness", stop)
+        code, _, error = dpp(*words)
+    assert code == 130
+    assert error.endswith("stopped; nothing new was stored: run the same command to resume\n")
+    with monkeypatch.context() as patch:
+        patch.setitem(table.FAMILIES, "consistency", stop)
+        _, _, error = dpp(*words)
+        assert error.endswith("compactness stored in e.json: run the same command to resume\n")
+        _, _, error = dpp(*words, "--again")
+        assert error.endswith("run the same command without --again to resume\n")
+    code, shown, _ = dpp(*words)
+    assert code == 0 and "\nmeasured before: compactness (--again measures anew)\n" in shown
+
+
+def test_report_shows_what_was_measured(own_file, run, tmp_path):
     assert run_report.measures(run) is None
-    table.evaluate(run, QUICK, out=run.folder / stored.FILE)
+    table.evaluate(run, QUICK)
     shown = run_report.measures(run)
     assert [row[0] for row in shown["rows"]][-1] == "consistency"
     page = run_report.write_report(run, tmp_path / "card.html", examples=1).read_text()
     assert 'id="measures"' in page and "original" in page
-    content = json.loads((run.folder / stored.FILE).read_text())
-    (run.folder / stored.FILE).write_text(json.dumps(content | {"weights_sha256": "other"}))
+    content = json.loads(own_file.read_text())
+    own_file.write_text(json.dumps(content | {"weights_sha256": "other"}))
     assert run_report.measures(run) is None
-    (run.folder / stored.FILE).unlink()
 
 
 def test_systems_are_one_row_each_and_measured_once(run, tmp_path, monkeypatch):

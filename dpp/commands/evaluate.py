@@ -42,26 +42,32 @@ def run(arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in ("images", "seed", "out", "again")}
     options["device"] = runs.choose_device(arguments.device)
     finished, chosen = runs.open_run(arguments.run_folder), table.choose(arguments.measures)
-    path, told = arguments.out or finished.folder / stored.FILE, set()
-    with tqdm(unit="image", leave=False, delay=0.1) as bar:  # nothing before an error
+    path, bars = arguments.out or finished.folder / stored.FILE, {}
 
-        def report(family: str, done: int, total: int) -> None:
-            told.add(family)
-            if bar.desc != f"{family}: ":
-                bar.reset()  # the time left is that of this family
-                bar.set_description(family, refresh=False)
-            bar.total, bar.n = total, done
-            bar.refresh()
+    def report(family: str, done: int, total: int) -> None:
+        if family not in bars:  # the time left is that of this family
+            close()
+            bars[family] = tqdm(total=total, desc=family, unit="image", leave=False)
+        bars[family].total = total
+        bars[family].update(done - bars[family].n)
 
-        try:
-            content = table.evaluate(finished, chosen, report=report, **options)
-        except KeyboardInterrupt:
+    def close() -> None:
+        for bar in bars.values():
             bar.close()
-            raise KeyboardInterrupt(
-                f"stopped; finished families are in {path}: run the same command to resume"
-            ) from None
+
+    try:
+        content = table.evaluate(finished, chosen, report=report, **options)
+    except KeyboardInterrupt:
+        kept = ", ".join(list(bars)[:-1])
+        close()
+        raise KeyboardInterrupt(
+            f"stopped; {kept + f' stored in {path}' if kept else 'nothing new was stored'}: "
+            f"run the same command{' without --again' if arguments.again else ''} to resume"
+        ) from None
+    finally:
+        close()
     print(table.as_text(content))
-    if kept := [name for name in chosen if name not in told]:
+    if kept := [name for name in chosen if name not in bars]:
         print("", f"measured before: {', '.join(kept)} (--again measures anew)", sep="\n")
     print("", path, sep="\n")
     return 0

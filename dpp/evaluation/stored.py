@@ -3,6 +3,7 @@
 import math
 import sys
 from pathlib import Path
+from types import NoneType
 
 from dpp.evaluation.scores import Score
 from dpp.system import files
@@ -10,8 +11,21 @@ from dpp.system.errors import UserError
 
 FILE = "evaluation.json"
 FORMAT = 1
+FIELDS = {  # of an evaluation, and their types
+    "format": int,
+    "run": str,
+    "model": str,
+    "weights_sha256": str,
+    "seed": int,
+    "images_per_class": (int, NoneType),
+    "images": dict,
+    "size": int,
+    "seconds": dict,
+    "scores": dict,
+}
 # What families must agree in to stand in one file; not the run's name: folders are renamed
 SHARED = ("format", "weights_sha256", "seed", "images_per_class", "images", "size")
+WAITING = "another process is writing to {}: waiting for it"
 
 
 def as_entry(score: Score) -> dict:
@@ -22,6 +36,8 @@ def as_entry(score: Score) -> dict:
 
 def from_entry(entry: dict) -> Score:
     """Undoes `as_entry`."""
+    if any(isinstance(v, (int, float)) and not math.isfinite(v) for v in entry.values()):
+        raise TypeError("a number of a score is not finite")
     score = Score(**{k: math.nan if v is None else v for k, v in entry.items()})
     for value, default in zip(score, Score(""), strict=True):
         if not isinstance(value, (int, float) if isinstance(default, float) else str):
@@ -42,65 +58,76 @@ def read(path: Path) -> dict:
         content = files.read_json(path)
         scores_of(content)
         numbers = [*content["seconds"].values(), *content["images"].values()]
-        known = content["format"] == FORMAT and {"run", *SHARED} <= content.keys()
-        timed = content["seconds"].keys() >= set(content["scores"])
+        typed = all(isinstance(content[name], kind) for name, kind in FIELDS.items())
+        timed = content["seconds"].keys() == content["scores"].keys()
+        whole = all(content["scores"].values())
         counted = all(isinstance(number, (int, float)) for number in numbers)
-        return content if known and timed and counted else {}
-    except (UserError, KeyError, TypeError, AttributeError):
+        known = content["format"] == FORMAT
+        return content if known and typed and timed and whole and counted else {}
+    except (UserError, KeyError, TypeError, AttributeError, OverflowError):
         return {}
 
 
-def fits(content: dict, about: dict) -> bool:
-    """Whether a stored evaluation is of the same network, images and seed as another."""
-    return bool(content) and all(content[name] == about[name] for name in SHARED)
-
-
-def open_for(path: Path, about: dict) -> dict:
+def open_for(path: Path, about: dict, *, own: bool) -> dict:
     """What a file has already of an evaluation, before hours are spent on the rest.
 
     Args:
         path: of the file, which need not be there.
-        about: the evaluation, `SHARED` and its `run`.
+        about: the evaluation: `FIELDS` without seconds and scores.
+        own: whether it is the run's own file, which is measured again if it is damaged, or of
+            weights that the run had before.
 
     Returns:
-        The stored evaluation; empty if there is none, or one of weights that the run had before.
+        The stored evaluation; empty if there is none that can be added to.
 
     Raises:
         UserError: the file cannot be written, or has something else that would be lost.
     """
-    advice = "name another file with --out"
     files.check_writable(path)
-    content = read(path)
-    if path.exists() and not content:
-        if path.name != FILE:
-            raise UserError(f"{path} is there already and is no evaluation: {advice}")
-        print(f"{path} is damaged, or of another version: measuring again", file=sys.stderr)
-    if not content or fits(content, about):
-        return content
-    if content["weights_sha256"] != about["weights_sha256"]:
-        if content["run"] != about["run"]:
-            raise UserError(f"{path} is the evaluation of {content['run']}: {advice}")
-        return {}
-    for name, told in (("seed", "seed {}"), ("images_per_class", "{} images of each class")):
-        if (stored := content[name]) != about[name]:
-            what = told.format("all" if stored is None else stored)
-            raise UserError(f"{path} is of {what}: {advice}, or remove it")
-    return {}
+    with files.locked(path.parent, waiting=WAITING.format(path.parent)):
+        if own and path.exists() and not read(path):
+            print(f"{path} is damaged, or of another version: measuring again", file=sys.stderr)
+        return _find(path, about, own)
 
 
-def add(path: Path, about: dict, family: str, scores: list[Score], seconds: float) -> dict:
+def add(path: Path, about: dict, family: str, scores: list[Score], seconds: float, own: bool):
     """Adds a family to a file; another process may have added others.
 
     Returns:
         The whole evaluation, as it is stored.
     """
-    with files.locked(path.parent):
-        before = read(path)
-        if not fits(before, about):
-            before = {"seconds": {}, "scores": {}}
+    with files.locked(path.parent, waiting=WAITING.format(path.parent)):
+        before = _find(path, about, own) or {"seconds": {}, "scores": {}}
         content = about | {
             "seconds": before["seconds"] | {family: round(seconds, 1)},
             "scores": before["scores"] | {family: [as_entry(score) for score in scores]},
         }
         files.write_json(path, content)
     return content
+
+
+def _find(path: Path, about: dict, own: bool) -> dict:
+    """What a file has of an evaluation; raises a `UserError` if it has something else."""
+    content, advice = read(path), "name another file with --out"
+    if not content:
+        if path.exists() and not own:
+            raise UserError(f"{path} is there already and is no evaluation: {advice}")
+        return {}
+    if content["weights_sha256"] != about["weights_sha256"]:
+        if own:
+            return {}
+        raise UserError(f"{path} is of another network ({content['run']}): {advice}")
+    for name in SHARED:
+        if content[name] != about[name]:
+            raise UserError(f"{path} is of {_describe(name, content)}: {advice}, or remove it")
+    return content
+
+
+def _describe(name: str, content: dict) -> str:
+    """What an evaluation differs in, in words."""
+    value = content[name]
+    if name == "images":
+        return f"{value.get('training')} training and {value.get('test')} test images"
+    if name == "images_per_class":
+        return f"{'all' if value is None else value} images of each class"
+    return f"images of {value} pixels" if name == "size" else f"{name} {value}"

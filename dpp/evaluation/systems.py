@@ -123,7 +123,8 @@ def measure(
         measures: names of families that must be among the rows; all without one.
         options: of `table.evaluate`.
     """
-    path = Path(folder or paths.runs_root() / "evaluation") / f"{run.folder.name}.json"
+    name = f"{run.folder.name}-{run.manifest['weights_sha256'][:8]}.json"
+    path = Path(folder or paths.runs_root() / "evaluation") / name
     return rows_of(system, run, table.evaluate(run, measures, out=path, **options))
 
 

@@ -106,10 +106,10 @@ def evaluate(
             "images to be measured: choose a run with project_after"
         )
     splits = limit(load_splits(experiment, run.source), images)
-    path = run.folder / stored.FILE if out is None else Path(out)
+    own, path = out is None, run.folder / stored.FILE if out is None else Path(out)
     about = {
         "format": stored.FORMAT,
-        "run": run.folder.name,
+        "run": run.folder.resolve().name,
         "model": experiment.model,
         "weights_sha256": run.manifest["weights_sha256"],
         "seed": seed,
@@ -117,7 +117,7 @@ def evaluate(
         "images": {"training": len(splits.projection), "test": len(splits.test)},
         "size": experiment.image_size,
     }
-    content = {"seconds": {}, "scores": {}} | stored.open_for(path, about) | about
+    content = {"seconds": {}, "scores": {}} | stored.open_for(path, about, own=own) | about
     if not again:
         chosen = [name for name in chosen if name not in content["scores"]]
     network = Network.of(run, device) if chosen and not plain else None
@@ -134,7 +134,8 @@ def evaluate(
             scores = measure_plain(run, splits, name, seed, device)
         else:
             scores = measure_family(network, splits, name, seed, progress)
-        content = stored.add(path, about, name, scores, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        content = stored.add(path, about, name, scores, seconds, own)
     return content | {
         "scores": {n: content["scores"][n] for n in FAMILIES if n in content["scores"]}
     }

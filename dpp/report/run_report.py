@@ -1,5 +1,6 @@
 """The report of a run: its results, prototypes and decisions, as one HTML page."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -236,7 +237,10 @@ def audit_content(checked: Audit | None, problem: str, names: Sequence[str]) -> 
 
 def measures(run: Run) -> dict | None:
     """What `dpp evaluate` has stored beside the run; None if nothing, or of other weights."""
-    content = stored.read(run.folder / stored.FILE)
+    path = run.folder / stored.FILE
+    content = stored.read(path)
+    if path.exists() and not content:
+        print(f"{path} is damaged, or of another version: left out", file=sys.stderr)
     if content.get("weights_sha256") != run.manifest["weights_sha256"]:
         return None
     scores = stored.scores_of(content)

@@ -144,11 +144,12 @@ def check_writable(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
+        folder, denied = path.is_dir(), path.exists() and not os.access(path, os.W_OK)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
-    if path.is_dir():
+    if folder:
         raise UserError(f"{path} cannot be written: it is a folder; give the name of a file")
-    if path.exists() and not os.access(path, os.W_OK):
+    if denied:
         raise UserError(f"{path} cannot be written: permission denied")
 
 

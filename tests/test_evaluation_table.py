@@ -133,6 +133,40 @@ def test_the_file_of_the_run_is_renewed_where_its_weights_are_new(own_file, run)
     own_file.write_text(json.dumps(content | before))
     assert table.evaluate(run, ["compactness"])["scores"] == content["scores"]
     assert stored.read(own_file)["seed"] == 0
+    own_file.with_suffix(".before.json").unlink()
+
+
+def test_the_file_of_the_run_is_the_same_under_another_name_of_its_folder(own_file, run, tmp_path):
+    (tmp_path / "link").symlink_to(run.folder)
+    own_file.write_text("{")
+    table.evaluate(run, ["compactness"], out=tmp_path / "link" / stored.FILE)
+    assert stored.read(own_file)
+    own_file.with_suffix(".before.json").unlink()
+
+
+def test_what_is_stored_is_shown_where_nothing_can_be_written(run, tmp_path, monkeypatch):
+    path = tmp_path / "e.json"
+    content = table.evaluate(run, ["compactness"], out=path)
+    monkeypatch.setattr(table.files, "check_writable", lambda path: pytest.fail("was to write"))
+    assert table.evaluate(run, ["compactness"], out=path) == content
+
+
+def test_a_passing_mistake_is_not_stored_as_a_result(run, tmp_path, monkeypatch):
+    def fail(*given, **options):
+        raise UserError("there is no room on the disk")
+
+    monkeypatch.setitem(table.FAMILIES, "consistency", fail)
+    with pytest.raises(UserError, match="no room"):
+        table.evaluate(run, QUICK, out=tmp_path / "e.json")
+    assert set(stored.read(tmp_path / "e.json")["scores"]) == {"compactness"}
+
+
+def test_a_score_that_is_not_finite_is_none(run, tmp_path, monkeypatch):
+    wrong = lambda *given, **options: [Score("consistency", value=-math.inf)]  # noqa: E731
+    monkeypatch.setitem(table.FAMILIES, "consistency", wrong)
+    content = table.evaluate(run, QUICK, out=tmp_path / "e.json")
+    assert "not measured" in table.as_text(content)
+    assert set(stored.read(tmp_path / "e.json")["scores"]) == set(QUICK)
 
 
 def test_an_evaluation_that_another_process_began_with_another_seed_is_kept(run, tmp_path):
@@ -235,10 +269,13 @@ def test_damaged_file_of_an_evaluation_is_replaced(own_file, run, capsys, damage
     own_file.write_text(damage(whole))
     assert stored.read(own_file) == {}
     assert run_report.measures(run) is None
-    assert "evaluation.json is damaged, or of another version: left out" in capsys.readouterr().err
+    assert "another version: left out; dpp evaluate measures" in capsys.readouterr().err
     assert set(table.evaluate(run, ["compactness"])["scores"]) == {"compactness"}
-    assert "evaluation.json is damaged, or of another version: meas" in capsys.readouterr().err
+    assert "another version: set aside as evaluation.before.json" in capsys.readouterr().err
     assert stored.read(own_file)
+    aside = own_file.with_suffix(".before.json")
+    assert aside.read_text() == damage(whole)
+    aside.unlink()
 
 
 def test_table_has_a_row_for_each_score():
@@ -286,7 +323,7 @@ def test_a_stopped_command_says_what_is_stored(dpp, run, monkeypatch):
         _, _, error = dpp(*words)
         assert error.endswith("compactness stored in e.json: run the same command to resume\n")
         _, _, error = dpp(*words, "--again")
-        assert error.endswith("run the same command without --again to resume\n")
+        assert error.endswith("stored in e.json: give --again --measures consistency to resume\n")
     code, shown, _ = dpp(*words)
     assert code == 0 and "\nmeasured before: compactness (--again measures anew)\n" in shown
 

@@ -57,13 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         content = table.evaluate(finished, chosen, report=report, **options)
-    except KeyboardInterrupt:
-        kept = ", ".join(list(bars)[:-1])
+    except KeyboardInterrupt as stop:
         close()
-        raise KeyboardInterrupt(
-            f"stopped; {kept + f' stored in {path}' if kept else 'nothing new was stored'}: "
-            f"run the same command{' without --again' if arguments.again else ''} to resume"
-        ) from None
+        *ended, stopped = bars or chosen[:1]
+        done = f"{', '.join(ended)} stored in {path}" if ended else "nothing new was stored"
+        rest = " ".join(chosen[chosen.index(stopped) :])
+        how = f"give --again --measures {rest}" if arguments.again else "run the same command"
+        said = [*stop.args, f"stopped; {done}: {how} to resume"]
+        raise KeyboardInterrupt("\n".join(said)) from None
     finally:
         close()
     print(table.as_text(content))

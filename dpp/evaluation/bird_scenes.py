@@ -21,6 +21,7 @@ from dpp.drawn.individuals import Individual
 from dpp.drawn.species import Word, kinds
 from dpp.evaluation.part_importance import Explainer
 from dpp.evaluation.part_protocols import THINGS, Question
+from dpp.evaluation.scores import NotApplicable
 from dpp.runs import Run
 from dpp.system.errors import UserError
 
@@ -137,7 +138,7 @@ def find_words(network: Network | Classifier) -> list[Word]:
                 return kinds(len(names), base=base)
         except UserError:  # there are not so many
             continue
-    raise UserError(
+    raise NotApplicable(
         f"interventions do not apply to {network.name}: {network.source.name} is not PoseBirds, "
         "and only its birds can be drawn without a part"
     )

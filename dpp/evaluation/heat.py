@@ -11,8 +11,8 @@ from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset
 from dpp.data.images import region_of
 from dpp.drawn.individuals import Individual, is_drawn, masks, of_record
+from dpp.evaluation.scores import NotApplicable
 from dpp.evaluation.sightings import Sightings, upsample
-from dpp.system.errors import UserError
 
 CHUNK = 100  # images at a time
 
@@ -105,15 +105,15 @@ def object_masks(network: Network, dataset: ImageDataset, rows: np.ndarray) -> T
     """(n, size, size): what of each pixel is the object; 1 in its box where there is no mask.
 
     Raises:
-        UserError: the data have neither masks nor boxes, or no masks and the input is what is in
-            the boxes.
+        NotApplicable: the data have neither masks nor boxes, or no masks and the input is what is
+            in the boxes.
     """
     if has_masks(network):
         return torch.from_numpy(np.stack([_drawn_mask(network, dataset, row) for row in rows]))
     if any(record.box is None for record in dataset.records):
-        raise UserError(f"{network.source.name} has no boxes around its objects")
+        raise NotApplicable(f"{network.source.name} has no boxes around its objects")
     if network.crop_to_box:
-        raise UserError("does not apply: the input is cropped to the object's box")
+        raise NotApplicable("does not apply: the input is cropped to the object's box")
     boxes = torch.zeros(len(rows), network.size, network.size)
     middles = np.arange(network.size) + 0.5
     for mask, row in zip(boxes, rows, strict=True):

@@ -8,7 +8,7 @@ from dpp.analysis.network import Network
 from dpp.data.batches import ImageDataset
 from dpp.data.image_records import Box
 from dpp.data.transforms import Geometry
-from dpp.system.errors import UserError
+from dpp.evaluation.scores import NotApplicable
 
 _KEPT: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # marks, by data set
 PUBLISHED_SIZE = 224  # of the images that the measures' lengths in pixels were chosen for
@@ -20,9 +20,9 @@ def pixels(length: float, size: int) -> float:
 
 
 def check_marks(network: Network, dataset: ImageDataset) -> None:
-    """Raises a `UserError` if no image has a marked part of the animal."""
+    """Raises `NotApplicable` if no image has a marked part of the animal."""
     if not any(record.parts for record in dataset.records):
-        raise UserError(f"{network.source.name} has no marked parts of the animal")
+        raise NotApplicable(f"{network.source.name} has no marked parts of the animal")
 
 
 def find_marks(network: Network, dataset: ImageDataset, cropped: bool = True) -> np.ndarray:

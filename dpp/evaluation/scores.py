@@ -5,9 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpp.system.errors import UserError
+
 NAN = float("nan")
 RESAMPLES = 1000
 Progress = Callable[[int, int], None]  # called with how much is done, and of how much
+
+
+class NotApplicable(UserError):
+    """The data or the network lack what a measure needs; other measures can be had."""
 
 
 class Score(NamedTuple):

@@ -24,14 +24,13 @@ FIELDS = {  # of an evaluation, and their types
     "scores": dict,
 }
 # What families must agree in to stand in one file; not the run's name: folders are renamed
-SHARED = ("format", "weights_sha256", "seed", "images_per_class", "images", "size")
-WAITING = "another process is writing to {}: waiting for it"
+SHARED = ("seed", "images_per_class", "images", "size")
 
 
 def as_entry(score: Score) -> dict:
-    """A score as JSON has it: null for NaN."""
+    """A score as JSON has it: null for NaN, and for what divided by zero."""
     fields = score._asdict().items()
-    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in fields}
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields}
 
 
 def from_entry(entry: dict) -> Score:
@@ -68,49 +67,24 @@ def read(path: Path) -> dict:
         return {}
 
 
-def open_for(path: Path, about: dict, *, own: bool) -> dict:
-    """What a file has already of an evaluation, before hours are spent on the rest.
+def find(path: Path, about: dict, own: bool) -> dict:
+    """What a file has of an evaluation.
 
     Args:
         path: of the file, which need not be there.
         about: the evaluation: `FIELDS` without seconds and scores.
-        own: whether it is the run's own file, which is measured again if it is damaged, or of
-            weights that the run had before.
+        own: whether it is the run's own file, which is made anew if it is damaged, or of weights
+            that the run had before.
 
     Returns:
         The stored evaluation; empty if there is none that can be added to.
 
     Raises:
-        UserError: the file cannot be written, or has something else that would be lost.
+        UserError: the file has something else, which would be lost.
     """
-    files.check_writable(path)
-    with files.locked(path.parent, waiting=WAITING.format(path.parent)):
-        if own and path.exists() and not read(path):
-            print(f"{path} is damaged, or of another version: measuring again", file=sys.stderr)
-        return _find(path, about, own)
-
-
-def add(path: Path, about: dict, family: str, scores: list[Score], seconds: float, own: bool):
-    """Adds a family to a file; another process may have added others.
-
-    Returns:
-        The whole evaluation, as it is stored.
-    """
-    with files.locked(path.parent, waiting=WAITING.format(path.parent)):
-        before = _find(path, about, own) or {"seconds": {}, "scores": {}}
-        content = about | {
-            "seconds": before["seconds"] | {family: round(seconds, 1)},
-            "scores": before["scores"] | {family: [as_entry(score) for score in scores]},
-        }
-        files.write_json(path, content)
-    return content
-
-
-def _find(path: Path, about: dict, own: bool) -> dict:
-    """What a file has of an evaluation; raises a `UserError` if it has something else."""
     content, advice = read(path), "name another file with --out"
     if not content:
-        if path.exists() and not own:
+        if path.is_file() and not own:
             raise UserError(f"{path} is there already and is no evaluation: {advice}")
         return {}
     if content["weights_sha256"] != about["weights_sha256"]:
@@ -120,6 +94,35 @@ def _find(path: Path, about: dict, own: bool) -> dict:
     for name in SHARED:
         if content[name] != about[name]:
             raise UserError(f"{path} is of {_describe(name, content)}: {advice}, or remove it")
+    return content
+
+
+def add(path: Path, about: dict, family: str, scores: list[Score], seconds: float, own: bool):
+    """Adds a family to a file; another process may have added others.
+
+    A run's own file that cannot be added to is set aside, with a message.
+
+    Args:
+        path, about, own: see `find`.
+        family: its name.
+        scores: of the family, measured in so many `seconds`.
+
+    Returns:
+        The whole evaluation, as it is stored.
+    """
+    waiting = f"another process is writing to {path.parent}: waiting for it"
+    with files.locked(path.parent, waiting=waiting):
+        before = find(path, about, own)
+        if path.is_file() and not before:
+            aside = path.replace(path.with_suffix(".before.json"))
+            what = f"{path} is damaged, of other weights or of another version"
+            print(f"{what}: set aside as {aside.name}", file=sys.stderr)
+        before = before or {"seconds": {}, "scores": {}}
+        content = about | {
+            "seconds": before["seconds"] | {family: round(seconds, 1)},
+            "scores": before["scores"] | {family: [as_entry(score) for score in scores]},
+        }
+        files.write_json(path, content)
     return content
 
 

@@ -24,8 +24,9 @@ from dpp.evaluation import (
     stored,
 )
 from dpp.evaluation.bird_scenes import Classifier
-from dpp.evaluation.scores import Score, from_values, not_measured
+from dpp.evaluation.scores import NotApplicable, Score, from_values, not_measured
 from dpp.runs import Run, load_splits
+from dpp.system import files
 from dpp.system.errors import UserError, one_line
 
 FAMILIES: dict[str, Callable[..., list[Score]]] = {
@@ -106,7 +107,9 @@ def evaluate(
             "images to be measured: choose a run with project_after"
         )
     splits = limit(load_splits(experiment, run.source), images)
-    own, path = out is None, run.folder / stored.FILE if out is None else Path(out)
+    usual = run.folder / stored.FILE
+    path = usual if out is None else Path(out)
+    own = path.resolve() == usual.resolve()
     about = {
         "format": stored.FORMAT,
         "run": run.folder.resolve().name,
@@ -117,9 +120,11 @@ def evaluate(
         "images": {"training": len(splits.projection), "test": len(splits.test)},
         "size": experiment.image_size,
     }
-    content = {"seconds": {}, "scores": {}} | stored.open_for(path, about, own=own) | about
+    content = {"seconds": {}, "scores": {}} | stored.find(path, about, own) | about
     if not again:
         chosen = [name for name in chosen if name not in content["scores"]]
+    if chosen:  # minutes or hours of work
+        files.check_writable(path)
     network = Network.of(run, device) if chosen and not plain else None
     for name in chosen:
         started = time.perf_counter()
@@ -145,7 +150,7 @@ def measure_family(network: Network, splits: Splits, name: str, seed: int, progr
     """The scores of one family, or why there is none: that of others must not depend on it."""
     try:
         return FAMILIES[name](network, splits, seed=seed, progress=progress)
-    except UserError as error:
+    except NotApplicable as error:
         return [not_measured(name, one_line(error))]
 
 

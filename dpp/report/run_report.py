@@ -239,9 +239,10 @@ def measures(run: Run) -> dict | None:
     """What `dpp evaluate` has stored beside the run; None if nothing, or of other weights."""
     path = run.folder / stored.FILE
     content = stored.read(path)
-    if path.exists() and not content:
-        print(f"{path} is damaged, or of another version: left out", file=sys.stderr)
     if content.get("weights_sha256") != run.manifest["weights_sha256"]:
+        if path.exists():
+            what = f"{path} is damaged, of other weights or of another version"
+            print(f"{what}: left out; dpp evaluate measures again", file=sys.stderr)
         return None
     scores = stored.scores_of(content)
     rows = [(*row, score.note) for row, score in zip(table.rows_of(scores), scores, strict=True)]

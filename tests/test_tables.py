@@ -59,6 +59,35 @@ def frame():
     return tables.compare("table1", {RIGID: rigid, DEFORMED: deformed})
 
 
+def test_stages_of_runs_are_averaged_by_hand():
+    two = plan(2, kernel_size=2)
+    for experiment, more in zip(two, (0.0, 0.1), strict=True):
+        ends = [
+            ("train", 0.9, 0.6, None),
+            ("project", None, 0.4, 100),
+            ("last layer", None, 0.5, 0),
+        ]
+        lines = [
+            {
+                "stage": stage,
+                "accuracy": own,
+                "test_accuracy": test + more,
+                "source_images": sources,
+            }
+            for stage, own, test, sources in [("train", 0.2, 0.0, None), *ends]
+        ]
+        manifest = {"run": experiment.name, "results": {"test_accuracy": 0.5}, "seconds": 1.0}
+        metrics = pd.DataFrame(lines)
+        records.store(SimpleNamespace(experiment=experiment, manifest=manifest, metrics=metrics))
+    found = tables.by_stage(
+        {DEFORMED: two, RIGID: plan(deformable=False)}, [RIGID[0], DEFORMED[0]], "Res50"
+    )
+    assert found.index.tolist() == [DEFORMED[0]]
+    expected = {"runs": 2, "training": 90, "trained": 65, "projected": 45, "fitted": 55}
+    assert found.iloc[0].to_dict() == pytest.approx(expected | {"sources": 100})
+    assert tables.by_stage({RIGID: plan(deformable=False)}, [RIGID[0]], "Res50").empty
+
+
 def test_mean_and_deviation_are_those_by_hand():
     experiments = plan()
     store(experiments, [0.80, 0.83, 0.89])

@@ -139,6 +139,31 @@ def gain(frame: pd.DataFrame, before: str, after: str, columns: Sequence[str] = 
     return float((gains[list(columns)] if columns else gains).mean())
 
 
+def by_stage(cells: Cells, rows: Sequence[str], column: str) -> pd.DataFrame:
+    """Accuracies along a run, in percent, on average over the stored runs of each cell.
+
+    Args:
+        cells: of single networks.
+        rows, column: of the cells.
+
+    Returns:
+        A line for each row with a run: how many `runs`; which share of the `training` images was
+        right in the last epoch; and of test images when `trained`, `projected`, and `fitted`, with
+        the last layer. `sources`: from how many images prototypes were projected.
+    """
+    lines = {}
+    for row in rows:
+        stored = filter(None, map(records.stored, cells[row, column]))
+        ends = [one.metrics.groupby("stage").last() for one in stored]
+        if ends:
+            shares = 100 * sum(one[["accuracy", "test_accuracy"]] for one in ends) / len(ends)
+            lines[row] = {"runs": len(ends), "training": shares.accuracy["train"]}
+            stages = {"trained": "train", "projected": "project", "fitted": "last layer"}
+            lines[row] |= {name: shares.test_accuracy[end] for name, end in stages.items()}
+            lines[row]["sources"] = fmean(one.source_images["project"] for one in ends)
+    return pd.DataFrame.from_dict(lines, orient="index")
+
+
 def provenance(cells: Cells) -> str:
     """Where the numbers of some cells come from, in a line."""
     experiments = {plan.name: plan for planned in cells.values() for plan in planned}

@@ -20,6 +20,7 @@ HEADLINES = [  # table, row, column
     ("table1", "Baseline", "Res50"),
     ("table1", "Def. ProtoPNet (2x2)", "Res50"),
     ("table2", "Margin 0, Ortho Loss 0.1, Deformations Yes", "Accuracy"),
+    ("table2", "Margin 0.1, Ortho Loss 0, Deformations Yes", "Accuracy"),
     ("table2", "Margin 0.1, Ortho Loss 0.1, Deformations No", "Accuracy"),
     ("table2", "Margin 0.1, Ortho Loss 0.1, Deformations Yes", "Accuracy"),
     ("table3", "TesNet*", FULL),

@@ -47,7 +47,8 @@ def own_file(run):
     """The file in the run's folder, where an evaluation is stored by default; not there yet."""
     path = run.folder / stored.FILE
     yield path
-    path.unlink(missing_ok=True)
+    for one in (path, path.with_suffix(".before.json")):
+        one.unlink(missing_ok=True)
 
 
 def scores_of(content: dict, family: str) -> list[Score]:
@@ -133,7 +134,6 @@ def test_the_file_of_the_run_is_renewed_where_its_weights_are_new(own_file, run)
     own_file.write_text(json.dumps(content | before))
     assert table.evaluate(run, ["compactness"])["scores"] == content["scores"]
     assert stored.read(own_file)["seed"] == 0
-    own_file.with_suffix(".before.json").unlink()
 
 
 def test_the_file_of_the_run_is_the_same_under_another_name_of_its_folder(own_file, run, tmp_path):
@@ -141,7 +141,6 @@ def test_the_file_of_the_run_is_the_same_under_another_name_of_its_folder(own_fi
     own_file.write_text("{")
     table.evaluate(run, ["compactness"], out=tmp_path / "link" / stored.FILE)
     assert stored.read(own_file)
-    own_file.with_suffix(".before.json").unlink()
 
 
 def test_what_is_stored_is_shown_where_nothing_can_be_written(run, tmp_path, monkeypatch):
@@ -273,9 +272,7 @@ def test_damaged_file_of_an_evaluation_is_replaced(own_file, run, capsys, damage
     assert set(table.evaluate(run, ["compactness"])["scores"]) == {"compactness"}
     assert "another version: set aside as evaluation.before.json" in capsys.readouterr().err
     assert stored.read(own_file)
-    aside = own_file.with_suffix(".before.json")
-    assert aside.read_text() == damage(whole)
-    aside.unlink()
+    assert own_file.with_suffix(".before.json").read_text() == damage(whole)
 
 
 def test_table_has_a_row_for_each_score():

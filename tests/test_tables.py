@@ -36,11 +36,11 @@ def plan(seeds: int = 3, **changes) -> list:
     return [make_experiment("smoke", seed=seed, **changes) for seed in range(seeds)]
 
 
-def store(experiments, accuracies) -> None:
-    """Puts made-up records where those of runs would be."""
+def store(experiments, accuracies, rows=()) -> None:
+    """Puts made-up records where those of runs would be; `rows` are of each run's epochs."""
     for experiment, accuracy in zip(experiments, accuracies, strict=False):
         manifest = {"run": experiment.name, "results": {"test_accuracy": accuracy}, "seconds": 1.0}
-        metrics = pd.DataFrame([{"stage": "test", "test_accuracy": accuracy}])
+        metrics = pd.DataFrame(rows or [{"stage": "test", "test_accuracy": accuracy}])
         records.store(SimpleNamespace(experiment=experiment, manifest=manifest, metrics=metrics))
 
 
@@ -76,9 +76,7 @@ def test_stages_of_runs_are_averaged_by_hand():
             }
             for stage, own, test, sources in [("train", 0.2, 0.0, None), *ends]
         ]
-        manifest = {"run": experiment.name, "results": {"test_accuracy": 0.5}, "seconds": 1.0}
-        metrics = pd.DataFrame(lines)
-        records.store(SimpleNamespace(experiment=experiment, manifest=manifest, metrics=metrics))
+        store([experiment], [0.5], lines)
     found = tables.by_stage(
         {DEFORMED: two, RIGID: plan(deformable=False)}, [RIGID[0], DEFORMED[0]], "Res50"
     )

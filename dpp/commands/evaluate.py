@@ -58,7 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         content = table.evaluate(finished, chosen, report=report, **options)
     except KeyboardInterrupt as stop:
-        close()
         *ended, stopped = bars or chosen[:1]
         done = f"{', '.join(ended)} stored in {path}" if ended else "nothing new was stored"
         rest = " ".join(chosen[chosen.index(stopped) :])
